@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 
 use crate::error::{Failure, Result};
 
-/// Opens a plain file for reading. Anything else is refused: opening a pipe would wait until another process writes to it.
+/// Opens a regular file for reading. Anything else is refused: opening a pipe would wait for a writer.
 pub(crate) fn open(path: &Path) -> Result<File> {
     let failed = |error: io::Error| Failure::io("read", path, &error);
     let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -23,7 +23,7 @@ pub(crate) fn open(path: &Path) -> Result<File> {
 /// The refusal of a pipe, a device or a folder where a file is needed.
 pub(crate) fn not_regular(path: &Path) -> Failure {
     let failure = Failure::usage(format!("`{}` is not a regular file", path.display()));
-    failure.hint("write what a pipe or a device holds to a file first")
+    failure.hint("write the content of a pipe or a device to a file first")
 }
 
 /// Reads a small text file whole.

@@ -19,15 +19,15 @@ pub struct Proof {
     pub thread: ThreadId,
     /// Whether the log is exactly what was signed by keys that are trusted, and every blob that it names is what it was.
     pub is_sound: bool,
-    /// The stable word for what was found; `sound` if nothing was.
+    /// The stable code of the finding; `sound` if there is none.
     pub code: &'static str,
-    /// What was found, in a sentence.
+    /// The finding, as a sentence.
     pub finding: String,
-    /// The keys that signed it, in the order they took over, and how many changesets each signed.
+    /// The keys that signed it, in order of rotation, and how many changesets each signed.
     pub signers: Vec<(Digest, u64)>,
-    /// How many lines hold.
+    /// How many lines are valid.
     pub lines: u64,
-    /// How many bytes hold.
+    /// How many bytes are valid.
     pub bytes: u64,
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn export(store: &dyn Backend, thread: &ThreadId, path: &Path) -> Res
     let file = file.map_err(|error| Error::io("create", path, error))?;
     let written = write(store, thread, &file, path);
     if written.is_err() {
-        // The error says what failed; half a file is removed if it can be.
+        // The first error is the one to report.
         _ = fs::remove_file(path);
     }
     written

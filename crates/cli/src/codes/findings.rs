@@ -1,7 +1,7 @@
-//! The page of every code that only a finding of `selvedge doctor` has: one entry each, in alphabetical order. Codes that an error has too
-//! stand in the other table.
+//! The page of every code that only findings of `selvedge doctor` have: one entry each, in alphabetical order. Codes that are error codes
+//! too are in `table`.
 //!
-//! The exit codes are those of the command that says it: none for a note.
+//! The exit codes are those of the command that reports the finding: none for a note.
 
 use super::{Page, Retry};
 use crate::error::Exit;

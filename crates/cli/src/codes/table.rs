@@ -1,6 +1,6 @@
 //! The page of every error code: one entry each, in alphabetical order.
 //!
-//! A test finds every code in the sources and compares: none is missing here, and none is here that does not exist.
+//! A test compares this table with the codes in the sources: none is missing, and none is unused.
 
 use super::{Page, Retry};
 use crate::error::Exit;
@@ -770,7 +770,7 @@ pub(crate) const PAGES: &[Page] = &[
         code: "item_not_found",
         exits: &[Exit::NotFound],
         retry: Retry::Never,
-        meaning: "There is no directive, agent or tool of this name in the project, in the user's folder or built in.",
+        meaning: "There is no directive, agent or tool of this name. Project, Selvedge home and built-in items were searched.",
         cause: "The name is misspelt, or the command runs in another project.",
         remedies: &[
             "use the suggested name, if it is the one you meant",
@@ -1171,7 +1171,7 @@ pub(crate) const PAGES: &[Page] = &[
         code: "needs_decision",
         exits: &[Exit::Decision],
         retry: Retry::Never,
-        meaning: "A tool call needs approval, and the thread is suspended until it is approved or denied.",
+        meaning: "A tool call needs approval. The thread is suspended until it is approved or denied.",
         cause: "A rule in `approvals.yaml` requires approval of such calls.",
         remedies: &[
             "see the call, with its arguments: `selvedge inbox`",
@@ -1404,7 +1404,7 @@ pub(crate) const PAGES: &[Page] = &[
         code: "outcome_unknown",
         exits: &[Exit::Decision],
         retry: Retry::Never,
-        meaning: "The outcome of a tool call is unknown, and the thread is suspended until a person resolves it.",
+        meaning: "The outcome of a tool call is unknown. The thread is suspended until a person resolves it.",
         cause: "The call may run at most once. After it was dispatched, its process died or its tool failed before the outcome was recorded, and the tool could not report it. Such a call is never repeated automatically.",
         remedies: &[
             "see the call, when it was dispatched and what recovery found: `selvedge inbox`",

@@ -1,7 +1,6 @@
-//! The page of every word that is said of a thread and is no error: how it stands, why it waits, why its run ended. One entry each, in
-//! alphabetical order; words that are the code of an error or the name of a command too stand there.
+//! The page of every status, suspend reason and stop reason that is not also an error code: one entry each, in alphabetical order.
 //!
-//! The exit codes are those of a command that ran the thread, or waited for it, and ends with it so; none where it can't end so.
+//! The exit codes are those of a command that runs the thread, or waits for it, and ends with this status; none if it can't.
 
 use super::{Page, Retry};
 use crate::error::Exit;
@@ -12,7 +11,7 @@ pub(crate) const WORDS: &[Page] = &[
         code: "already_said",
         exits: &[],
         retry: Retry::Never,
-        meaning: "No run was started: the message was already recorded, or another process continues the thread.",
+        meaning: "No run was started: the message is already recorded, or another process runs the thread.",
         cause: "A message with the same id is in the log, or another process acquired the thread first; its status is shown.",
         remedies: &["see what became of it: `selvedge log THREAD`", "or wait for it: `selvedge wait THREAD`"],
         related: &["waiting", "completed"],
@@ -175,7 +174,7 @@ pub(crate) const WORDS: &[Page] = &[
         code: "interrupted",
         exits: &[Exit::Failed],
         retry: Retry::Helps,
-        meaning: "Waiting for the thread was interrupted; the thread itself goes on.",
+        meaning: "Waiting for the thread was interrupted; the thread itself keeps running.",
         cause: "The agent that waited was cancelled, or ran out of time.",
         remedies: &["wait again: `selvedge wait THREAD`"],
         related: &["timeout", "wait_timeout"],
@@ -301,7 +300,7 @@ pub(crate) const WORDS: &[Page] = &[
         code: "timeout",
         exits: &[Exit::Failed],
         retry: Retry::Helps,
-        meaning: "The thread had not ended before the timeout; it goes on.",
+        meaning: "The thread had not ended before the timeout; it keeps running.",
         cause: "`--timeout`, or `coordination.wait_threads.default_timeout`, was shorter than its work.",
         remedies: &["wait again: `selvedge wait THREAD`"],
         related: &["wait_timeout", "interrupted"],

@@ -1,4 +1,4 @@
-//! `selvedge agent list`: who can run directives here.
+//! `selvedge agent list`: the agents that can run directives here.
 
 use selvedge::items::library::{Entry, Kind};
 use selvedge::items::{Agent, Library, Resolved, Source};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::items::{layer, said};
+use crate::items::{description, layer};
 use crate::output::table;
 use crate::running::workshop;
 use crate::text::clean;
@@ -38,7 +38,7 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
         return lines.iter().try_for_each(|line| context.output.record(line));
     }
     if lines.is_empty() {
-        context.output.tell("no agents; `selvedge agent new NAME` writes one");
+        context.output.tell("no agents; `selvedge agent new NAME` creates one");
         return Ok(());
     }
     context.output.text(table(&["AGENT", "FROM", "DESCRIPTION"], &[], lines.iter().map(row)))
@@ -56,6 +56,6 @@ fn line(entry: Entry, library: &Library) -> Line {
 }
 
 fn row(line: &Line) -> Vec<String> {
-    let said = said(line.agent.as_ref().map(|agent| agent.description.as_str()), line.error.as_ref());
-    vec![clean(&line.entry.id), layer(&line.entry).to_owned(), said]
+    let text = description(line.agent.as_ref().map(|agent| agent.description.as_str()), line.error.as_ref());
+    vec![clean(&line.entry.id), layer(&line.entry).to_owned(), text]
 }

@@ -1,4 +1,4 @@
-//! `selvedge backup`: a consistent copy of a store that others go on writing to.
+//! `selvedge backup`: a consistent copy of a store while other processes write to it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-pub(crate) struct Said<'a> {
+pub(crate) struct Summary<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
     pub(crate) folder: &'a Path,
     pub(crate) backup_id: &'a str,
@@ -55,12 +55,12 @@ pub(crate) struct Said<'a> {
     pub(crate) bytes: u64,
     pub(crate) signed: bool,
     pub(crate) bad: &'a [Bad],
-    /// What of the project is with it.
+    /// The included files of the project.
     pub(crate) project: Option<Held>,
 }
 
-impl Said<'_> {
-    /// What it holds, in words.
+impl Summary<'_> {
+    /// Its size, for people.
     pub(crate) fn held(&self) -> String {
         [count(self.threads, "thread"), count(self.blobs, "blob"), count(self.bytes, "byte")].join(", ")
     }
@@ -69,9 +69,7 @@ impl Said<'_> {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let target = place(&context.folder.join(&args.backup))?;
     if target.starts_with(threads_folder(&context.project()?)) {
-        return Err(
-            Failure::usage("a backup can't lie inside the store that it copies").hint("name a folder elsewhere")
-        );
+        return Err(Failure::usage("a backup can't be inside the store that it copies").hint("name another folder"));
     }
     let taken =
         if args.project { Some((project_files::find(&context.project()?)?, User::find()?.signer()?)) } else { None };
@@ -91,7 +89,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         }
         None => None,
     };
-    let said = Said {
+    let summary = Summary {
         folder: &target,
         backup_id: &made.backup_id,
         made_at: made.made_at,
@@ -103,7 +101,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         bad: &made.bad,
         project,
     };
-    show(&said, context)?;
+    show(&summary, context)?;
     let Some(first) = made.bad.first() else {
         let behind = kept::failure(&store).map(|failure| {
             let message = format!("the backup was made, of an older state: {}", failure.message);
@@ -113,66 +111,66 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     };
     let message = format!(
         "the rest is copied, but {} not verify; the first: {}",
-        if made.bad.len() == 1 { "one thing does".to_owned() } else { format!("{} things do", made.bad.len()) },
+        if made.bad.len() == 1 { "one object does".to_owned() } else { format!("{} objects do", made.bad.len()) },
         clean(&first.why)
     );
     let failure = Failure::new(Exit::Integrity, "left_out", message).detail("thread_id", first.thread_id.as_str());
-    // A changed blob may be too large for a look at everything that must be quick.
+    // A quick check does not hash large blobs.
     let deep = if first.blob.is_some() { " --deep" } else { "" };
     let says = match first.file.as_deref() {
         Some("tombstone") => String::new(),
-        _ => format!("`selvedge verify {}` says what is wrong, and ", first.thread_id),
+        _ => format!("`selvedge verify {}` shows what is wrong, and ", first.thread_id),
     };
-    Err(failure.hint(format!("keep older backups; {says}`selvedge doctor{deep}` says what to do")))
+    Err(failure.hint(format!("keep older backups; {says}`selvedge doctor{deep}` shows what to do")))
 }
 
-fn show(said: &Said<'_>, context: &Context<'_>) -> Result<()> {
-    let without = without(said.project.is_some());
+fn show(summary: &Summary<'_>, context: &Context<'_>) -> Result<()> {
+    let without = without(summary.project.is_some());
     if context.output.is_json() {
-        return context.output.record(&Copied { said, without });
+        return context.output.record(&Copied { summary, without });
     }
-    context.output.text(format_args!("{} are copied to {}", said.held(), said.folder.display()))?;
-    if let Some(Held { files, bytes }) = said.project {
+    context.output.text(format_args!("{} are copied to {}", summary.held(), summary.folder.display()))?;
+    if let Some(Held { files, bytes }) = summary.project {
         let held = format!("{}, {}", count(files, "file"), count(bytes, "byte"));
-        context.output.text(format_args!("{held} of the project's {} are with it", FOLDERS.join(", ")))?;
+        context.output.text(format_args!("{held} of the project's {} are included", FOLDERS.join(", ")))?;
     }
-    for bad in said.bad {
+    for bad in summary.bad {
         let what = if bad.copied { "copied as it is:" } else { "left out:" };
         context.output.text(format_args!("{} {}", paint(BAD, what), clean(&bad.why)))?;
     }
-    if !said.signed {
-        context.output.say("there is no key to sign it with; its logs are signed, its list is not");
+    if !summary.signed {
+        context.output.say("there is no signing key: the logs are signed, but the backup's list is not");
     }
-    context.output.tell(format_args!("Not in it, keep a copy elsewhere: {}.", without.join("; ")));
+    context.output.tell(format_args!("Not included, back up separately: {}.", without.join("; ")));
     Ok(())
 }
 
-/// A backup, and what it does not hold.
+/// A backup, and what it does not include.
 #[derive(Serialize)]
 struct Copied<'a> {
     #[serde(flatten)]
-    said: &'a Said<'a>,
+    summary: &'a Summary<'a>,
     without: Vec<String>,
 }
 
-/// What is not in a backup, each with where it is.
+/// What a backup does not include, each with its location.
 fn without(has_project: bool) -> Vec<String> {
     let home = User::find().map(|user| format!(" (`{}`)", user.folder.display())).unwrap_or_default();
     let mut without = vec![format!("your keys, and your own items and configuration{home}")];
     if !has_project {
-        without.push(format!("the project's {} (`--project` takes them along)", FOLDERS.join(", ")));
+        without.push(format!("the project's {} (`--project` includes them)", FOLDERS.join(", ")));
     }
     without.push("files outside of `.ai`".to_owned());
     without
 }
 
-/// A path below the real folder around it, so that no link leads astray.
+/// The path with its parent folder canonicalized, so that symbolic links are resolved.
 fn place(path: &Path) -> Result<PathBuf> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Failure::usage(format!("`{}` can't be a new folder", path.display())));
+        return Err(Failure::usage(format!("`{}` is not a valid folder name", path.display())));
     };
     if path.is_file() {
-        let failure = Failure::usage(format!("`{}` is a file, and a backup is a folder", path.display()));
+        let failure = Failure::usage(format!("`{}` is a file; a backup is a folder", path.display()));
         return Err(failure.hint("name a folder that does not exist yet"));
     }
     let above = fs::canonicalize(above).map_err(|error| Failure::io("find", above, &error))?;

@@ -1,4 +1,4 @@
-//! `selvedge budget`: what a tree of threads may spend, has spent and holds; and whether the signed logs say so.
+//! `selvedge budget`: what a tree of threads may spend, has spent and has reserved; and its verification from the signed logs.
 
 use std::collections::BTreeSet;
 
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     audit.map_or(Ok(()), |audit| judge(&thread, &tree, &audit))
 }
 
-/// What the signed logs say. Without trust in the key that signed them nothing can be said: that is no fault of the ledger.
+/// The audit of the signed logs. An untrusted key is an error of its own, not a difference in the ledger.
 fn audited(store: &dyn Backend, tree: &Tree) -> Result<Audit> {
     let audit = audit::audit(store, store.trust(), tree)?;
     for found in &audit.found {
@@ -166,7 +166,7 @@ fn postings(audit: &Audit) -> u64 {
 
 fn show(thread: &ThreadId, store: &dyn Backend, tree: &Tree, audit: Option<&Audit>, output: &Output) -> Result<()> {
     if tree.accounts.is_empty() {
-        return output.text(format_args!("{thread} has no account: nothing that it called has a price"));
+        return output.text(format_args!("{thread} has no account: it called no model with a price"));
     }
     let own = store.get(thread)?.manifest.chain_root_id;
     for branch in &tree.accounts {
@@ -189,10 +189,10 @@ fn verdict(audit: &Audit) -> String {
     let posted = postings(audit);
     let all = count(posted + audit.unposted, "posting");
     if !audit.found.is_empty() {
-        return format!("{all} in {logs} were read");
+        return format!("{all} in {logs} checked");
     }
     if audit.is_complete() {
-        let held = "each ceiling held at every posting, and the database says the same";
+        let held = "no ceiling was exceeded at any posting, and the database agrees";
         return format!("{} {all} in {logs}: {held}", paint(GOOD, "✓"));
     }
     let is_absent = audit.gone.iter().any(|gone| matches!(gone, Gone::NotHere { .. }));
@@ -200,9 +200,9 @@ fn verdict(audit: &Audit) -> String {
     let incomplete = paint(WARN, "incomplete");
     let checked = match (posted, audit.unposted) {
         (0, _) => format!("none of {all} in {logs} could be checked, because earlier ones are missing"),
-        (_, 0) => format!("each ceiling held at the {all} in {logs}, and others are missing"),
+        (_, 0) => format!("no ceiling was exceeded at the {all} in {logs}, and others are missing"),
         (_, after) => format!(
-            "each ceiling held at {posted} of {all} in {logs}; {after} after the missing ones could not be checked"
+            "no ceiling was exceeded at {posted} of {all} in {logs}; {after} after the missing ones could not be checked"
         ),
     };
     format!("{incomplete}: {checked}; nothing contradicts the database{next}")
@@ -222,18 +222,18 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
     };
     output.text(format_args!("{indent}{name}{status}"))?;
     let of = match (account.remaining(), account.max) {
-        (_, Some(max)) if account.used() > max => format!("stopped at ${max}: nothing more is reserved"),
+        (_, Some(max)) if account.used() > max => format!("stopped at ${max}: nothing more can be reserved"),
         (Some(left), Some(max)) => format!("${left} left of ${max}"),
-        _ => "without limit".to_owned(),
+        _ => "no limit".to_owned(),
     };
     let children = if account.settled_children.is_zero() {
         String::new()
     } else {
-        format!(" (${} by children that are done)", account.settled_children)
+        format!(" (${} by children that have ended)", account.settled_children)
     };
     let held = match account.open {
         0 => String::new(),
-        open => format!(", ${} held for {}", account.reserved, holders(open, reservations)),
+        open => format!(", ${} reserved for {}", account.reserved, holders(open, reservations)),
     };
     let cause = cause(branch, store);
     output.text(match cause {
@@ -280,8 +280,8 @@ fn spent_here(branch: &Branch, store: &dyn Backend) -> Money {
     branch.threads.iter().map(spent).fold(Money::ZERO, Money::saturating_add)
 }
 
-/// The calls that were charged at their bound, each with why: its provider did not report the usage, the answer was lost, or the logs that
-/// would tell can't be read.
+/// The calls that were charged at their bound, each with the reason: the provider did not report the usage, the answer was lost, or the
+/// logs can't be read.
 fn at_bound<'b>(branch: &'b Branch, store: &dyn Backend) -> Vec<(&'b Reservation, &'static str)> {
     let unknown: Vec<_> = branch.reservations.iter().filter(|held| held.state == ReservationState::Unknown).collect();
     if unknown.is_empty() {
@@ -297,8 +297,8 @@ fn at_bound<'b>(branch: &'b Branch, store: &dyn Backend) -> Vec<(&'b Reservation
     unknown.into_iter().map(|held| (held, why(held))).collect()
 }
 
-/// The calls of a thread that were answered without usage: their answer is committed together with what was settled for them, after what
-/// was settled for earlier attempts.
+/// The calls of a thread that were answered without usage. Their answer is committed together with their settlement, which follows those
+/// of earlier attempts.
 fn unreported(
     thread: &ThreadId,
     store: &dyn Backend,
@@ -314,10 +314,10 @@ fn unreported(
     .map(|_| ())
 }
 
-/// What the end of an account's chain needs before it goes on, if it waits for somebody and so keeps the account open.
+/// What the end of an account's chain waits for, if it waits for a person and so keeps the account open.
 fn need(branch: &Branch, store: &dyn Backend) -> Option<Need> {
     let end = branch.threads.last().filter(|_| branch.account.status != AccountStatus::Closed)?;
-    // Who can't be asked any more holds nothing that could be freed here.
+    // A thread that can't be read holds nothing that could be freed here.
     waiting::need_of(store, &store.get(end).ok()?)
 }
 
@@ -331,7 +331,7 @@ fn holders(open: u64, reservations: &[Reservation]) -> String {
     let for_children = reservations.iter().filter(|held| held.state != ReservationState::Unknown);
     let for_children: Vec<_> = for_children.filter_map(|held| held.child.as_ref()).collect();
     let calls = open.saturating_sub(for_children.len() as u64);
-    // A child that was raised has more than one.
+    // A child whose limit was raised has more than one reservation.
     let children = for_children.into_iter().collect::<BTreeSet<_>>().len() as u64;
     let child = |number: u64| if number == 1 { "1 child".to_owned() } else { format!("{number} children") };
     match (children, calls) {
@@ -341,14 +341,14 @@ fn holders(open: u64, reservations: &[Reservation]) -> String {
     }
 }
 
-/// What is spent, held and left, as a bar; an account without limit has all of it spent and held.
+/// What is spent, reserved and left, as a bar; an account without a limit has nothing left.
 fn bar(account: &Account) -> String {
     let whole = account.max.map_or(account.used(), |max| max.max(account.used())).nanos();
     let cells = |money: Money| match whole {
         0 => 0,
         whole => {
             let cells = i128::from(money.nanos()) * BAR as i128 / i128::from(whole);
-            // Whatever is more than nothing is seen.
+            // Any amount above zero is visible.
             usize::try_from(cells).unwrap_or(BAR).max(usize::from(!money.is_zero()))
         }
     };
@@ -362,7 +362,7 @@ fn bar(account: &Account) -> String {
     )
 }
 
-/// How a verification ends.
+/// The result of a verification.
 fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
     let Some(first) = audit.found.first() else { return Ok(()) };
     let more = match audit.found.len() {
@@ -376,13 +376,12 @@ fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
             Found::Log { thread, .. } => Some(thread.as_str()),
             _ => None,
         });
-        // A database is built anew from logs, so they have to be whole.
+        // The database is rebuilt from the logs, so they have to be complete.
         let hint = match (log, audit.found.iter().all(is_of_database)) {
             (None, true) => "`selvedge reindex` rebuilds the database from the logs".to_owned(),
             (log, _) => format!(
-                "`selvedge verify {}` says what is wrong with the log, and `selvedge repair {}` mends what may be \
-                 mended; the rest comes from a copy: `selvedge -C DIR restore BACKUP` lays one out elsewhere, and a thread's folder \
-                 is copied back from there",
+                "`selvedge verify {}` shows what is wrong with the log, and `selvedge repair {}` repairs it where possible; else restore a backup \
+                 in another folder with `selvedge -C DIR restore BACKUP`, and copy the thread's folder from there",
                 log.unwrap_or("--all"),
                 log.unwrap_or("THREAD")
             ),
@@ -394,7 +393,7 @@ fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
     Err(failure.hint(format!("a provider charged more than was reserved; `selvedge log {log}` shows the call")))
 }
 
-/// The thread whose log has the call that crossed a ceiling. What a child crosses, those above it cross with it.
+/// The thread whose log has the call that exceeded a ceiling. A child that exceeds its ceiling exceeds its parents' too.
 fn crossed_in<'a>(tree: &Tree, audit: &'a Audit) -> Option<&'a ThreadId> {
     let depth =
         |id: &AccountId| tree.accounts.iter().find(|branch| branch.account.id == *id).map(|branch| branch.depth);
@@ -405,7 +404,7 @@ fn crossed_in<'a>(tree: &Tree, audit: &'a Audit) -> Option<&'a ThreadId> {
     crossed.max_by_key(|(depth, _)| *depth).map(|(_, thread)| thread)
 }
 
-/// Says what a call really cost.
+/// Records the real cost of a call.
 fn correct(
     thread: &str,
     reservation: &ReservationId,
@@ -427,7 +426,7 @@ fn correct(
     context.output.text(format_args!("account {account} has spent ${spent}"))
 }
 
-/// The failure of a correction that was refused. What is lost may be a call of a child, which the thread's own budget shows too.
+/// The failure of a refused correction. The reservation may be of a child, which the thread's own budget shows too.
 fn not_corrected(
     store: &dyn Backend,
     thread: &ThreadId,
@@ -446,6 +445,6 @@ fn not_corrected(
             account.id,
             threads.last().unwrap_or(&account.id)
         ),
-        None => format!("`selvedge budget {thread}` shows the calls that were charged at their bound"),
+        None => format!("`selvedge budget {thread}` lists the calls that were charged at their bound"),
     })
 }

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     command: Option<Command>,
 }
 
-/// What else to do with a chain.
+/// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Search(chain_search::Args),
@@ -57,12 +57,12 @@ fn show(chain: &Chain, output: &Output) -> Result<()> {
             how(link),
         ]
     });
-    output.text(table(&["THREAD", "STATUS", "DIRECTIVE", "TURNS", "SPENT", "WENT ON BY"], &[3, 4], rows))
+    output.text(table(&["THREAD", "STATUS", "DIRECTIVE", "TURNS", "SPENT", "CONTINUED BY"], &[3, 4], rows))
 }
 
 fn how(link: &Link) -> String {
     link.continued.as_ref().map_or_else(String::new, |how| {
         let turns = if how.trailing_turns == 1 { "turn" } else { "turns" };
-        format!("{}, {} {turns} carried", how.how, how.trailing_turns)
+        format!("{}, {} {turns} carried over", how.how, how.trailing_turns)
     })
 }

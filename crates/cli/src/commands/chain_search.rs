@@ -1,4 +1,4 @@
-//! `selvedge chain search`: what was said and done in a whole chain.
+//! `selvedge chain search`: searches the messages and calls of a whole chain.
 
 use selvedge_engine::search::{Found, Query, SearchType, chain_search};
 use selvedge_store_local::Access;
@@ -8,7 +8,7 @@ use crate::error::{Failure, Result};
 use crate::output::{BOLD, DIM, paint};
 use crate::text::{count, one_line};
 
-/// How much of a match's surroundings people are shown.
+/// How many characters around a match are shown.
 const WIDTH: usize = 100;
 
 /// Search all threads of a chain
@@ -52,10 +52,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     found.results.iter().try_for_each(|found| context.output.text(line(found)))?;
     if found.results.is_empty() {
-        context.output.tell(format!("nothing found in {}", count(found.chain_length as u64, "thread")));
+        context.output.tell(format!("no match in {}", count(found.chain_length as u64, "thread")));
     }
     if found.truncated {
-        context.output.tell(format!("there is more: add `--max {}`", u64::from(args.max) * 2));
+        context.output.tell(format!("there are more matches: add `--max {}`", u64::from(args.max) * 2));
     }
     Ok(())
 }
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 fn line(found: &Found) -> String {
     let place = format!("{}:{}", found.thread_id, found.line_no);
     let first = found.matches.first().map(String::as_str).unwrap_or_default();
-    // What was found is in the middle of a long snippet, and people are shown that part.
+    // The match is in the middle of a long snippet: show that part.
     let around = found.snippet.find(first).map_or(0, |at| at.saturating_sub(WIDTH / 2));
     let around = found.snippet.char_indices().map(|(at, _)| at).find(|at| *at >= around).unwrap_or_default();
     let shown = one_line(&found.snippet[around..], WIDTH);

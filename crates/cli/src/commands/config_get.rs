@@ -1,4 +1,4 @@
-//! `selvedge config get`: what one key is set to.
+//! `selvedge config get`: the value of one key.
 
 use serde_json::json;
 

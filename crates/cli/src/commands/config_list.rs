@@ -1,4 +1,4 @@
-//! `selvedge config list`: everything that is set.
+//! `selvedge config list`: all keys with their values.
 
 use crate::config::{configuration, shown, value};
 use crate::context::Context;

@@ -1,4 +1,4 @@
-//! `selvedge approve`, `selvedge deny` and `selvedge settle`: what somebody decides about calls.
+//! `selvedge approve`, `selvedge deny` and `selvedge settle`: decisions about calls.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::running::{Running, needs_decision};
 use crate::text::{clean, one_line};
 use crate::waiting::thread_of;
 
-/// Which calls, and what happens once they are decided about.
+/// The calls of a decision, and whether the thread is resumed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Calls {
     /// The ids of the calls
@@ -119,7 +119,7 @@ struct Decided<'a> {
 
 pub(crate) fn approve(args: Approve, context: &Context<'_>) -> Result<()> {
     if args.edit.is_some() && args.of.calls.len() != 1 {
-        return Err(Failure::usage("`--edit` is about one call, which must be named"));
+        return Err(Failure::usage("`--edit` needs exactly one call"));
     }
     let choice = match (args.edit, args.with) {
         (Some(file), _) => Choice::Edit(arguments(&file, context)?),
@@ -146,8 +146,8 @@ fn value(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-/// How long somebody else may take to decide about the same thread, and how long to wait before looking again.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for another process that decides about the same thread, and how often to check.
+const DECIDER_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The most bytes of arguments.
@@ -160,7 +160,7 @@ fn arguments(file: &std::path::Path, context: &Context<'_>) -> Result<Value> {
         std::fs::read(file).map_err(|error| Failure::io("read", file, &error))?
     };
     serde_json::from_slice(&bytes)
-        .map_err(|error| Failure::usage(format!("`{}` does not hold arguments in JSON: {error}", file.display())))
+        .map_err(|error| Failure::usage(format!("`{}` is not valid JSON: {error}", file.display())))
 }
 
 fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
@@ -173,7 +173,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
             return Err(failure);
         }
     };
-    // A call whose time is over waits for nobody: the thread goes on without it.
+    // An expired call is not pending: the thread continues without it.
     let is_undecided = |manifest: &Manifest| manifest.undecided(SystemClock.now()).next().is_some();
     let waits = Some(running.store.get(&thread)?.manifest).filter(is_undecided);
     let is_each = running.workshop.config.approvals.wait == Wait::Each;
@@ -183,9 +183,9 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
             running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
         });
         return match shown {
-            // The word is on record, and whoever was faster goes by it.
+            // The decision is recorded, and the process that resumed the thread first applies it.
             Err(failure) if matches!(failure.code, "lease_held" | "not_runnable") => {
-                context.output.tell(format!("another process goes on with {thread}"));
+                context.output.tell(format!("another process is running {thread}"));
                 Ok(())
             }
             shown => shown,
@@ -194,9 +194,9 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     running.close(context);
     match (left, &waits) {
         (true, _) => context.output.tell(format!("queued: the process running {thread} will apply it")),
-        (false, None) => context.output.tell(format!("`selvedge resume {thread}` goes on")),
+        (false, None) => context.output.tell(format!("`selvedge resume {thread}` continues")),
         (false, Some(_)) if of.no_run => {
-            context.output.tell(format!("{thread} waits for more: `selvedge inbox` shows everything that waits"));
+            context.output.tell(format!("{thread} waits for more decisions: `selvedge inbox` lists them"));
         }
         (false, Some(manifest)) => {
             return Err(needs_decision(&thread, manifest.suspended.as_ref(), &manifest.asks));
@@ -205,7 +205,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Records the decision for every call; gives their thread, and whether somebody else goes on with it.
+/// Records the decision for every call; returns their thread, and whether it is queued for another process.
 fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>) -> Result<(ThreadId, bool)> {
     let (thread, calls) = which(running, of)?;
     let work = running.assignment(&thread)?;
@@ -218,8 +218,8 @@ fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>)
     Ok((thread, is_left))
 }
 
-/// Records the decision about one call. Somebody who decides about the thread at the same moment, and does not run it, is waited for:
-/// whoever comes last finds nothing undecided and goes on.
+/// Records the decision about one call. If another process holds the thread only to decide about it, waits for that process: the last
+/// one to decide finds nothing pending and resumes the thread.
 fn decide_one(
     running: &Running,
     thread: &ThreadId,
@@ -227,20 +227,20 @@ fn decide_one(
     choice: &Choice,
     work: &Assignment,
 ) -> Result<selvedge::Decided> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + DECIDER_TIMEOUT;
     let mut left = None;
     loop {
         let decided = match (running.engine.decide(thread, call, choice.clone(), &who(), work), left.take()) {
             (Ok(decided), _) => decided,
-            // Whoever it was left with has gone by it.
+            // The process it was queued for has applied it.
             (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(left)) => return Ok(left),
-            // Whoever means no says so by its own word.
+            // The value `false` must not be read as a denial: there is a command for that.
             (Err(error @ selvedge_engine::Error::EditRefused { .. }), _)
                 if *choice == Choice::Approve(Some(Value::Bool(false))) =>
             {
                 let deny = hints::about("deny", call, thread, "");
                 return Err(
-                    Failure::of(&error).hint(format!("`{deny}` refuses it; without `--with` it is allowed as it is"))
+                    Failure::of(&error).hint(format!("`{deny}` denies it; without `--with` it is approved as it is"))
                 );
             }
             (Err(error), _) => return Err(hints::refused(&*running.store, &error)),
@@ -264,7 +264,7 @@ fn tell(
     let recorded = match decided.recorded {
         Recorded::Now => "now",
         Recorded::Before => "before",
-        Recorded::Left => "left",
+        Recorded::Left => "queued",
     };
     let decision = choice.as_str();
     if context.output.is_json() {
@@ -282,12 +282,12 @@ fn tell(
             undecided,
         });
     }
-    let said = said(choice, decided.mode);
-    let before = if decided.recorded == Recorded::Before { ", as was said before" } else { "" };
-    context.output.text(format_args!("call {} of {thread} {said}{before}", clean(call.as_str())))
+    let effect = effect(choice, decided.mode);
+    let before = if decided.recorded == Recorded::Before { " (already recorded)" } else { "" };
+    context.output.text(format_args!("call {} of {thread} {effect}{before}", clean(call.as_str())))
 }
 
-/// What a call is made with instead of its own arguments.
+/// The arguments that replace those of the call.
 fn arguments_of(choice: &Choice, mode: ResumeMode) -> Option<&Value> {
     match choice {
         Choice::Edit(arguments) => Some(arguments),
@@ -296,21 +296,21 @@ fn arguments_of(choice: &Choice, mode: ResumeMode) -> Option<&Value> {
     }
 }
 
-/// What becomes of a call, in words.
-fn said(choice: &Choice, mode: ResumeMode) -> String {
+/// What the decision means for the call.
+fn effect(choice: &Choice, mode: ResumeMode) -> String {
     if let Some(arguments) = arguments_of(choice, mode) {
-        return format!("may be made with {}", one_line(&arguments.to_string(), SHOWN));
+        return format!("is approved with the arguments {}", one_line(&arguments.to_string(), SHOWN));
     }
     match choice {
         Choice::Approve(value) if mode == ResumeMode::UseDecisionAsToolResult => {
             let result = value.as_ref().map_or_else(|| "\"approved\"".to_owned(), ToString::to_string);
-            format!("is answered with {} and not made", one_line(&result, SHOWN))
+            format!("is not made; its result is {}", one_line(&result, SHOWN))
         }
-        Choice::Approve(_) | Choice::Edit(_) => "may be made".to_owned(),
-        Choice::Deny(_) => "will not be made".to_owned(),
-        Choice::Done(_) => "was done".to_owned(),
-        Choice::NotDone => "was not done".to_owned(),
-        Choice::Unknown => "is unknown to everybody".to_owned(),
+        Choice::Approve(_) | Choice::Edit(_) => "is approved".to_owned(),
+        Choice::Deny(_) => "is denied".to_owned(),
+        Choice::Done(_) => "is resolved: it took effect".to_owned(),
+        Choice::NotDone => "is resolved: it did not take effect".to_owned(),
+        Choice::Unknown => "is resolved: its outcome stays unknown".to_owned(),
     }
 }
 
@@ -331,7 +331,8 @@ fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
             }
             (true, None) => {
                 let message = format!("no call of `{thread}` is pending approval");
-                Err(Failure::new(Exit::NotFound, "no_open_call", message).hint("`selvedge inbox` shows what waits"))
+                Err(Failure::new(Exit::NotFound, "no_open_call", message)
+                    .hint("`selvedge inbox` lists pending decisions"))
             }
         };
     }
@@ -342,11 +343,11 @@ fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
     threads.dedup();
     match threads.as_slice() {
         [thread] => Ok((thread.clone(), of.calls.clone())),
-        _ => Err(Failure::usage("the calls belong to different threads; decide about each thread's by themselves")),
+        _ => Err(Failure::usage("the calls belong to different threads; decide about one thread at a time")),
     }
 }
 
-/// Who decides: whoever is logged in.
+/// The person who decides: the logged-in user.
 fn who() -> String {
-    std::env::var("USER").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "somebody".to_owned())
+    std::env::var("USER").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "an unnamed user".to_owned())
 }

@@ -1,7 +1,7 @@
-//! `selvedge demo`: a first taste, and a test. Everything in it is real: processes, signals, files, damage.
+//! `selvedge demo`: a first impression, and a test. Everything in it is real: processes, signals, files, damage.
 //!
-//! - `stage`: the folder it plays in. `payday`: the agent that gets killed and goes on. `office`: agents that must ask, that would be too
-//!   dear, and that forget. `beats`: what happens to the log of the first.
+//! - `stage`: the folder it runs in. `payday`: the agent that is killed and continues. `office`: approval, budget and handoff.
+//!   `beats`: conflicting writers, and tampering with the log of the first agent.
 
 mod beats;
 mod office;
@@ -32,18 +32,18 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
 }
 
-/// What one beat showed.
+/// What one step showed.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    /// What happened, in a line or two.
+    /// What happened, in a few lines.
     message: String,
-    /// The same in numbers.
+    /// The same as data.
     details: Value,
 }
 
 #[derive(Serialize)]
 struct Record<'a> {
-    beat: usize,
+    step: usize,
     name: &'a str,
     ok: bool,
     message: &'a str,
@@ -53,18 +53,18 @@ struct Record<'a> {
     thread_id: Option<&'a str>,
 }
 
-type Beat = fn(&mut Stage) -> Result<Shown>;
+type Step = fn(&mut Stage) -> Result<Shown>;
 
-const BEATS: [(&str, &str, Beat); 9] = [
+const STEPS: [(&str, &str, Step); 9] = [
     ("kill", "An agent is killed in the middle of a payment", payday::kill),
-    ("resume", "Another process goes on", payday::resume),
-    ("approve", "A present needs somebody's word", office::approve),
-    ("budget", "A child would be too dear", office::budget),
-    ("handoff", "A job is longer than the model's memory", office::handoff),
-    ("race", "Two writers want the same version", beats::race),
-    ("verify", "Every signature is checked", beats::verify),
-    ("tamper", "Somebody flips one bit of the log", beats::tamper),
-    ("restore", "The bit is put back", beats::restore),
+    ("resume", "Another process resumes it", payday::resume),
+    ("approve", "A gift needs approval", office::approve),
+    ("budget", "A child is stopped by its budget", office::budget),
+    ("handoff", "A job does not fit into the model's context window", office::handoff),
+    ("race", "Two writers append to the same version", beats::race),
+    ("verify", "All signatures are verified", beats::verify),
+    ("tamper", "One bit of the log is flipped", beats::tamper),
+    ("restore", "The bit is restored", beats::restore),
 ];
 
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
@@ -73,9 +73,9 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     if !output.is_json() {
         output.text(format_args!("An agent that pays three people, in {}\n", stage.folder.display()))?;
     }
-    for (index, (name, title, beat)) in BEATS.into_iter().enumerate() {
+    for (index, (name, title, step)) in STEPS.into_iter().enumerate() {
         let number = index + 1;
-        let outcome = beat(&mut stage);
+        let outcome = step(&mut stage);
         let (message, details) = match &outcome {
             Ok(shown) => (shown.message.as_str(), &shown.details),
             Err(failure) => (failure.message.as_str(), &Value::Null),
@@ -84,13 +84,13 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         let folder = &stage.folder;
         let thread_id = stage.thread.as_ref().map(|thread| thread.as_str());
         if output.is_json() {
-            output.record(&Record { beat: number, name, ok, message, details, folder, thread_id })?;
+            output.record(&Record { step: number, name, ok, message, details, folder, thread_id })?;
         } else {
             show(number, title, ok, message, output)?;
         }
         if let Err(failure) = outcome {
             let message = format!("the demo failed at \"{title}\": {}", failure.message);
-            let kept = format!("the folder {} is kept; nothing else was touched", stage.folder.display());
+            let kept = format!("the folder {} is kept; nothing else was changed", stage.folder.display());
             return Err(Failure::new(Exit::Failed, "demo_failed", message).hint(kept));
         }
     }

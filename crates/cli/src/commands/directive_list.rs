@@ -1,4 +1,4 @@
-//! `selvedge directive list`: what can be run here.
+//! `selvedge directive list`: the directives that can be run here.
 
 use selvedge::items::library::{Entry, Kind};
 use selvedge::items::{Library, Source};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::items::{layer, said};
+use crate::items::{description, layer};
 use crate::output::table;
 use crate::running::workshop;
 use crate::text::clean;
@@ -60,7 +60,7 @@ fn line(entry: Entry, library: &Library) -> Line {
 }
 
 fn row(line: &Line) -> Vec<String> {
-    let said = said(line.description.as_deref(), line.error.as_ref());
+    let text = description(line.description.as_deref(), line.error.as_ref());
     let version = line.version.as_deref().map_or("-".to_owned(), clean);
-    vec![clean(&line.entry.id), version, layer(&line.entry).to_owned(), said]
+    vec![clean(&line.entry.id), version, layer(&line.entry).to_owned(), text]
 }

@@ -1,4 +1,4 @@
-//! `selvedge erase`: the content of one blob gone, the log saying so.
+//! `selvedge erase`: erases the content of one blob, recorded in the log.
 
 use std::collections::BTreeSet;
 
@@ -57,18 +57,18 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(&erased);
     }
-    context.output.text(format_args!("blob {} of {thread} is erased, and version {version} says so", blob.short()))?;
-    context.output.tell("Backups and exports made before may still have it, and so may the disk itself.");
+    context.output.text(format_args!("blob {} of {thread} is erased, recorded in version {version}", blob.short()))?;
+    context.output.tell("Earlier backups and exports, and the disk itself, may still have it.");
     Ok(())
 }
 
-/// The one blob whose name begins like this.
+/// The one blob whose name has this prefix.
 fn resolve(store: &dyn Backend, thread: &ThreadId, prefix: &str) -> Result<Digest> {
-    // One that is gone already has a better answer than that it is not there.
+    // An erased blob has a better error than "not found".
     if let Ok(blob) = prefix.parse::<Digest>() {
         return Ok(blob);
     }
-    // One that is named and lost can be erased too.
+    // A blob that is named and lost can be erased too.
     let lost = store.verify(thread, &mut |_| {})?.bad_blobs.into_iter().map(|bad| bad.blob);
     let named: BTreeSet<_> = store.blobs(thread)?.into_iter().chain(lost).collect();
     let found: Vec<_> = named.into_iter().filter(|blob| blob.to_string().starts_with(prefix)).collect();
@@ -77,10 +77,10 @@ fn resolve(store: &dyn Backend, thread: &ThreadId, prefix: &str) -> Result<Diges
         ([], _) | (_, true) => {
             let message = format!("thread `{thread}` has no blob whose name begins with `{prefix}`");
             let failure = Failure::new(Exit::NotFound, "blob_not_found", message);
-            Err(failure.hint(format!("the blobs lie in `{}`", store.location(thread).join("blobs").display())))
+            Err(failure.hint(format!("the blobs are in `{}`", store.location(thread).join("blobs").display())))
         }
         (many, false) => {
-            let message = format!("`{prefix}` names {} blobs of thread `{thread}`", many.len());
+            let message = format!("`{prefix}` matches {} blobs of thread `{thread}`", many.len());
             Err(Failure::new(Exit::NotFound, "ambiguous", message).hint("type more of the name"))
         }
     }

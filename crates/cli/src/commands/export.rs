@@ -1,4 +1,4 @@
-//! `selvedge export`: one thread as one file.
+//! `selvedge export`: writes threads to files.
 
 use std::path::PathBuf;
 
@@ -42,18 +42,18 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The file to write; nothing if that is stdout.
+    /// The file to write; `None` for stdout.
     fn file(&self, context: &Context<'_>) -> Option<PathBuf> {
         self.output.as_ref().filter(|path| path.as_os_str() != "-").map(|path| context.folder.join(path))
     }
 }
 
-/// The forms in which a thread can leave and arrive.
+/// The file formats of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// A tar archive with the exact log
     Selvedge,
-    /// The older `manifest + events` in JSON lines
+    /// The format of an earlier system: a manifest and events in JSON lines
     Nova,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     match args.format {
         Format::Selvedge => native::export(args, context),
         Format::Nova if args.chain || args.tree => {
-            Err(Failure::usage("--chain and --tree export the native form; nova's has one thread in a file"))
+            Err(Failure::usage("--chain and --tree need the native format: a nova file has one thread"))
         }
         Format::Nova => nova::export(args, context),
     }

@@ -1,6 +1,6 @@
-//! `selvedge heads`: where every log ends, signed and kept elsewhere, and a store compared with that.
+//! `selvedge heads`: a signed list of the ends of all logs, to detect a rollback.
 //!
-//! - `selvedge heads export` writes the list, by default into the user's own folder, where `selvedge doctor` looks for it.
+//! - `selvedge heads export` writes the list, by default into the Selvedge home, where `selvedge doctor` looks for it.
 //! - `selvedge heads verify`, and `selvedge verify --heads`, compare a store with one.
 //! - `kept`: all lists in the user's folder, for `doctor`, `reindex`, `backup` and the commands here.
 
@@ -100,7 +100,7 @@ struct Verdict<'a> {
     differs: Vec<Named<'a>>,
 }
 
-/// One thread or account that is not as a list has it.
+/// One thread or account that differs from the list.
 #[derive(Serialize)]
 pub(crate) struct Named<'a> {
     thread_id: &'a ThreadId,
@@ -116,15 +116,15 @@ impl<'a> From<&'a HeadDifference> for Named<'a> {
     }
 }
 
-/// The folder of the lists that the user keeps.
+/// The folder of the user's lists.
 pub(crate) fn folder(user: &User) -> PathBuf {
     user.folder.join("heads")
 }
 
 fn kept(user: &User, store_id: &str) -> Result<PathBuf> {
-    // It comes out of a project, and becomes a name in the user's folder.
+    // The id comes from a project, and becomes a file name in the Selvedge home.
     if store_id.is_empty() || !store_id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return Err(Failure::usage("`store.json` names no store id that can name a file").hint("name a FILE"));
+        return Err(Failure::usage("the store id in `store.json` is not a valid file name").hint("name a FILE"));
     }
     Ok(folder(user).join(format!("{store_id}.json")))
 }
@@ -163,23 +163,23 @@ pub(crate) fn export(args: &Export, context: &Context<'_>) -> Result<()> {
         context.output.record(&written)?;
     } else {
         let held = [count(written.threads as u64, "thread"), count(written.accounts as u64, "account")].join(", ");
-        context.output.text(format_args!("{held} are noted in {}", file.display()))?;
+        context.output.text(format_args!("{held} written to {}", file.display()))?;
         for why in &left_out {
             context.output.text(format_args!("{} {}", paint(BAD, "left out:"), clean(why)))?;
         }
         context.output.tell("Keep a copy where the writers of this store can't change it.");
     }
     let Some(first) = left_out.first() else { return Ok(()) };
-    let message = format!("the rest is noted, but {} left out; the first: {}", left_out.len(), clean(first));
-    Err(Failure::new(Exit::Integrity, "left_out", message).hint("`selvedge doctor` says what to do"))
+    let message = format!("{} left out; the first: {}", left_out.len(), clean(first));
+    Err(Failure::new(Exit::Integrity, "left_out", message).hint("`selvedge doctor` shows what to do"))
 }
 
-/// Threads by the beginnings of their ids.
+/// Threads by the prefixes of their ids.
 fn named(prefixes: &[String], store: &dyn Backend) -> Result<BTreeSet<ThreadId>> {
     prefixes.iter().map(|prefix| Ok(store.resolve(prefix)?)).collect()
 }
 
-/// A list that is there may be all that remembers what the store has lost.
+/// Refuses to overwrite a list that is newer than the store: it may be the only evidence of a loss.
 fn refuse_to_forget(file: &Path, store_id: &str, store: &dyn Backend) -> Result<()> {
     let bytes = match disk::read(&RealDisk, file, BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -197,9 +197,8 @@ fn refuse_to_forget(file: &Path, store_id: &str, store: &dyn Backend) -> Result<
     if compared.differs.is_empty() {
         Ok(())
     } else {
-        Err(behind(&compared, file).hint(
-            "nothing was written, so that the list still shows it; `selvedge heads verify` names everything, and --force \
-             replaces the list",
+        Err(rolled_back(&compared, file).hint(
+            "nothing was written, to keep the evidence; `selvedge heads verify` lists all differences, and --force replaces the list",
         ))
     }
 }
@@ -244,7 +243,7 @@ pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'
     if compared.differs.is_empty() {
         Ok(())
     } else {
-        Err(behind(&compared, &file).hint(what_to_do(&compared, &*store)))
+        Err(rolled_back(&compared, &file).hint(what_to_do(&compared, &*store)))
     }
 }
 
@@ -255,11 +254,11 @@ fn check_others(user: &User, threads: &[String], store: &dyn Backend, context: &
     let store_id = store.store_id()?;
     let named = named(threads, store).unwrap_or_default();
     for other in &others {
-        let is_meant = |differs: &&Differs| threads.is_empty() || named.contains(&differs.thread);
+        let is_meant = |differs: &&HeadDifference| threads.is_empty() || named.contains(&differs.thread);
         if other.compared.differs.iter().any(|differs| is_meant(&differs)) {
             let Signed { heads, signer } = &other.signed;
             show(&other.file, heads, *signer, &store_id, &other.compared, store.trust(), context)?;
-            return Err(behind(&other.compared, &other.file).hint(kept::remedy(other, store)));
+            return Err(rolled_back(&other.compared, &other.file).hint(kept::remedy(other, store)));
         }
     }
     let own = kept(user, &store_id)?;
@@ -278,11 +277,11 @@ pub(crate) fn read(file: &Path, trust: &Trust) -> Result<Signed> {
 
 fn refused(file: &Path, error: &DocumentError) -> Failure {
     let failure = Failure::of(error);
-    let message = format!("`{}` can't be believed: {}", file.display(), failure.message);
+    let message = format!("`{}` is not accepted: {}", file.display(), failure.message);
     Failure { message, ..failure }
 }
 
-/// Threads of a list by the beginnings of their ids: those that the store has lost are named too.
+/// Threads of a list by the prefixes of their ids, including those that the store has lost.
 fn chosen(prefixes: &[String], heads: &Heads, file: &Path) -> Result<BTreeSet<ThreadId>> {
     let all = || heads.threads.iter().chain(&heads.tombstones).map(|head| &head.thread_id);
     let mut chosen = BTreeSet::new();
@@ -295,7 +294,7 @@ fn chosen(prefixes: &[String], heads: &Heads, file: &Path) -> Result<BTreeSet<Th
         match found.as_slice() {
             [one] => _ = chosen.insert((*one).clone()),
             [] => {
-                let message = format!("`{}` remembers no thread `{}`", file.display(), clean(prefix));
+                let message = format!("`{}` lists no thread `{}`", file.display(), clean(prefix));
                 let failure = Failure::new(Exit::NotFound, "thread_not_found", message);
                 return Err(failure.hint("it is newer than the list, or was left out of it"));
             }
@@ -343,39 +342,40 @@ fn show(
     }
     if compared.differs.is_empty() {
         let held = [count(threads, "thread"), count(accounts, "account")].join(", ");
-        let said = format!("{held}: nothing was rolled back since {}", local(heads.made_at));
-        context.output.text(paint(GOOD, said))?;
+        let summary = format!("{held}: no rollback since {}", local(heads.made_at));
+        context.output.text(paint(GOOD, summary))?;
     }
     context.output.tell(format_args!("The list is signed by key {}", key(&signer, trust)));
     if !same_store {
-        context.output.say("the list is of another store id, as that of the original of a restored store is");
+        context
+            .output
+            .say("the list has another store id: it belongs to another store, such as the original of a restored one");
     }
     Ok(())
 }
 
-fn behind(compared: &Comparison, file: &Path) -> Failure {
+fn rolled_back(compared: &Comparison, file: &Path) -> Failure {
     let number = compared.differs.len();
     let first = compared.differs.first().map(ToString::to_string).unwrap_or_default();
     let message = match number {
-        1 => format!("the store is behind `{}`: {}", file.display(), clean(&first)),
-        _ => format!("the store is behind `{}` in {number} places; the first: {}", file.display(), clean(&first)),
+        1 => format!("the store is older than `{}`: {}", file.display(), clean(&first)),
+        _ => format!("the store is older than `{}` in {number} places; the first: {}", file.display(), clean(&first)),
     };
     Failure::new(Exit::Integrity, "rolled_back", message).detail("differs", number as u64)
 }
 
-/// What helps depends on whether logs are behind, or only what is derived from them.
+/// The hint: it depends on whether logs are older, or only the derived accounts.
 pub(crate) fn what_to_do(compared: &Comparison, store: &dyn Backend) -> String {
     let is_behind = |differs: &&HeadDifference| !differs.how.is_of_account();
     let mut logs = compared.differs.iter().filter(is_behind).peekable();
     if logs.peek().is_none() {
-        return "every log holds, so only the database is behind: `selvedge reindex` derives the accounts again"
+        return "every log is valid, only the database is older: `selvedge reindex` derives the accounts again"
             .to_owned();
     }
     if logs.all(|differs| store.is_stray(&differs.thread).unwrap_or(false)) {
-        return "the logs are there and the database does not know them: `selvedge reindex`, then compare again"
-            .to_owned();
+        return "the logs exist but are not in the database: `selvedge reindex`, then compare again".to_owned();
     }
-    "write nothing to this store: keep it aside, and `selvedge restore` a backup that is as new as the list into another folder; \
-     `selvedge verify --all` says what still holds here"
+    "write nothing to this store: set it aside, and `selvedge restore` a backup that is as new as the list into another folder; \
+     `selvedge verify --all` shows what is still valid here"
         .to_owned()
 }

@@ -53,30 +53,30 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
 }
 
-/// The form that all files have.
+/// The format of all files.
 fn detect_all(files: &[PathBuf], folder: &Path) -> Result<Format> {
     let mut found = None;
     for file in files {
         let format = detect(&folder.join(file))?;
         if *found.get_or_insert(format) != format {
-            let failure = Failure::usage("the files have different forms");
-            return Err(failure.hint("import them one form at a time, or name it with `--format`"));
+            let failure = Failure::usage("the files have different formats");
+            return Err(failure.hint("import one format at a time, or name it with `--format`"));
         }
     }
     found.ok_or_else(|| Failure::usage("there is no file to import"))
 }
 
-/// The form of a file, from its first bytes: a tar archive says so itself, and JSON lines begin with a brace.
+/// The format of a file, from its first bytes: a tar archive has a magic number, and JSON lines begin with a brace.
 fn detect(path: &Path) -> Result<Format> {
     let failed = |error: std::io::Error| Failure::io("read", path, &error);
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
     if !kind.is_file() {
         // Opening a pipe would wait until another process writes to it.
         let what = if kind.is_dir() { "a folder" } else { "not a regular file" };
-        let failure = Failure::usage(format!("`{}` is {what}, and an archive is a file", path.display()));
-        return Err(
-            failure.hint("name the file that `selvedge export` wrote; a backup is a folder: `selvedge restore DIR`")
-        );
+        let failure = Failure::usage(format!("`{}` is {what}; an archive is a file", path.display()));
+        return Err(failure.hint(
+            "name a file that `selvedge export` wrote; to restore a backup, which is a folder: `selvedge restore DIR`",
+        ));
     }
     let mut beginning = Vec::new();
     input::open(path)?.take(512).read_to_end(&mut beginning).map_err(failed)?;
@@ -87,9 +87,9 @@ fn detect(path: &Path) -> Result<Format> {
     match text.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'{') => Ok(Format::Nova),
         _ => {
-            let failure = Failure::usage(format!("`{}` is no archive of a thread", path.display()));
+            let failure = Failure::usage(format!("`{}` is not an archive of a thread", path.display()));
             Err(failure.hint(
-                "an archive is a tar file that `selvedge export` wrote, or JSON lines of the older form; `--format` names it if it does \
+                "an archive is a tar file that `selvedge export` wrote, or JSON lines in the nova format; use `--format` if it does \
                  not begin like one",
             ))
         }

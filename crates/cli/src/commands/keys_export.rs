@@ -1,4 +1,4 @@
-//! `selvedge keys export`: a public key for others to check with.
+//! `selvedge keys export`: prints a public key.
 
 use selvedge_log::keys::{KeyError, KeyFolder, PublicKey};
 use selvedge_model::Digest;
@@ -46,11 +46,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return context.output.record(&Exported { fingerprint, owner: owner(&fingerprint, &trust), public_key, pem });
     }
     context.output.bytes(public.to_pem().as_bytes())?;
-    context.output.tell(format_args!("fingerprint {fingerprint}: tell it to whoever gets the key, by another way"));
+    context
+        .output
+        .tell(format_args!("fingerprint {fingerprint}: send it to the receiver of the key over another channel"));
     Ok(())
 }
 
-/// The public half of the key that signs, or did before its private half was lost.
+/// The public half of the signing key, also if its private half is lost.
 fn own(user: &User) -> Result<PublicKey> {
     match KeyFolder::load(&user.signing()) {
         Ok(signer) => Ok(signer.public()),

@@ -1,4 +1,4 @@
-//! `selvedge keys revoke`: believe a key no more.
+//! `selvedge keys revoke`: revokes the trust in a key.
 
 use selvedge_log::keys::KeyFolder;
 use selvedge_log::{KeyChain, Trust};
@@ -55,25 +55,23 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     context.output.text(format_args!("key {} ({}) is revoked", fingerprint.short(), crate::text::clean(owner)))?;
     let short = fingerprint.short();
-    context
-        .output
-        .tell(format_args!("`selvedge keys trust --again {short}` believes it again, if this was a mistake."));
+    context.output.tell(format_args!("If this was a mistake: `selvedge keys trust --again {short}`"));
     if own == Some(Own::Signs) {
         context
             .output
-            .tell("`selvedge keys rotate` makes a key to sign with; threads of the revoked one can't be gone on with.");
+            .tell("`selvedge keys rotate` creates a new signing key; threads of the revoked one can't be continued.");
     }
     Ok(())
 }
 
-/// What a key is to the user whose it is.
+/// The role of one of the user's own keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Own {
-    /// It signs.
+    /// It is the signing key.
     Signs,
-    /// It is the one that signs, and its private half is gone.
+    /// It is the signing key, and its private half is missing.
     Lost,
-    /// It signed before.
+    /// It is an earlier signing key.
     Signed,
 }
 
@@ -86,7 +84,7 @@ fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<Own>> {
         }
         Err(_) => {}
     }
-    // One whose chain is broken is still a user's own.
+    // A key with a broken chain is still the user's own.
     let trust = user.trust()?;
     let chain = KeyChain::load(&user.keys().chain(), &trust).unwrap_or_default();
     let is_kept = user.keys().retired().join(format!("{fingerprint}.pem")).symlink_metadata().is_ok();
@@ -97,21 +95,23 @@ fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<Own>> {
 fn confirm(own: Own, fingerprint: &Digest, context: &Context<'_>) -> Result<()> {
     let short = fingerprint.short();
     let message = match own {
-        Own::Signs | Own::Lost => format!("key {short} signs for you: without it nothing you signed verifies any more"),
+        Own::Signs | Own::Lost => {
+            format!("key {short} is your signing key: if it is revoked, nothing that you signed verifies any more")
+        }
         Own::Signed => format!(
-            "key {short} was yours before it was rotated: without it no thread verifies that it signed anything of, also \
-             those that your key of today goes on with"
+            "key {short} is an earlier key of yours: if it is revoked, no thread with one of its signatures verifies any more, also \
+             those that your current key continued"
         ),
     };
     match context.output.ask(&format!("{message}. Revoke it? [y/N]")).as_deref() {
         Some("y" | "Y" | "yes") => Ok(()),
         _ => {
             let help = match own {
-                Own::Signs => "`selvedge keys rotate` takes a new key; ",
-                // One whose private half is gone can't hand over.
+                Own::Signs => "`selvedge keys rotate` creates a new key; ",
+                // A key without its private half can't sign a rotation.
                 Own::Lost | Own::Signed => "",
             };
-            let hint = format!("{help}`selvedge keys revoke {short} --yes` means it");
+            let hint = format!("{help}`selvedge keys revoke {short} --yes` revokes it");
             Err(Failure { code: "own_key", ..Failure::usage(message) }.hint(hint))
         }
     }

@@ -1,4 +1,4 @@
-//! `selvedge keys rotate`: a new key in the place of the one that signs.
+//! `selvedge keys rotate`: replaces the signing key.
 
 use std::path::PathBuf;
 
@@ -45,14 +45,14 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(&done);
     }
-    let finished = if resumed { " (a rotation that was cut short is finished)" } else { "" };
-    context.output.text(format_args!("key {} took over from {}{finished}", to.short(), from.short()))?;
+    let finished = if resumed { " (an interrupted rotation is finished)" } else { "" };
+    context.output.text(format_args!("key {} replaces {}{finished}", to.short(), from.short()))?;
     context
         .output
-        .tell(format_args!("The old private key is kept in {}; keep a copy of the new one.", done.retired.display()));
+        .tell(format_args!("The old private key is in {}; keep a copy of the new one.", done.retired.display()));
     context.output.tell(
-        "Whoever checks what you export from now on needs any one of your keys, old or new; what you exported before is checked with one \
-         from before; who takes it into a store needs each that signed: `selvedge keys export [FINGERPRINT]` prints them.",
+        "New exports can be verified with any of your public keys, old or new; earlier exports with an earlier one. To import them, all keys \
+         that signed must be trusted: `selvedge keys export [FINGERPRINT]` prints them.",
     );
     Ok(())
 }

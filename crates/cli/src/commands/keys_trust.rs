@@ -1,4 +1,4 @@
-//! `selvedge keys trust`: believe what somebody else's key signs, or believe a revoked one again.
+//! `selvedge keys trust`: trusts a key, or a revoked one again.
 
 use std::path::{Path, PathBuf};
 

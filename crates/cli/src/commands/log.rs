@@ -1,4 +1,4 @@
-//! `selvedge log`: the events of a thread, readable or to the byte, now or as they come.
+//! `selvedge log`: the events of a thread, as text or exact bytes, now or followed.
 
 use std::io::{self, BufRead, Read};
 use std::path::Path;
@@ -16,11 +16,11 @@ use crate::gist::{event_type, gist_at_bound};
 use crate::output::{BOLD, DIM, Output, paint};
 use crate::text::local;
 
-/// How many bytes are gathered before they are shown.
+/// How many bytes are buffered before they are shown.
 const PAGE_BYTES: usize = 64 * 1024;
-/// How long to wait for news before looking whether anybody still listens.
-const LISTEN: Duration = Duration::from_millis(500);
-/// How many commits of other threads are passed over at once.
+/// How long to wait for a commit before checking stdout.
+const POLL: Duration = Duration::from_millis(500);
+/// How many commits are read from the feed at once.
 const FEED_PAGE: usize = 1000;
 
 /// Show the events of a thread
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let thread = store.resolve(&args.thread)?;
     let from = args.after.map_or(0, |after| after.saturating_add(1));
     let reader = Reader { store: &*store, thread: &thread, output: context.output, raw: args.raw };
-    // Asked before reading: what is committed in between is read now and again looked for, never missed.
+    // Read before the log: a commit in between is seen now or in the next round, never missed.
     let position = store.position()?;
     let left = args.limit.unwrap_or(u64::MAX);
     let place = Place { line: 0, bytes: 0, hash: RunningHash::new(), from, left };
@@ -83,7 +83,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Shows what is there, then what comes.
+    /// Shows the existing events, then new ones.
     fn follow(&self, mut place: Place, mut position: u64) -> Result<()> {
         loop {
             place = self.show_from(place)?;
@@ -94,21 +94,21 @@ impl Reader<'_> {
                 if self.has_news(&mut position)? {
                     break;
                 }
-                self.store.wait(position, LISTEN)?;
-                // A thread that was deleted has no news for ever.
+                self.store.wait(position, POLL)?;
+                // A deleted thread gets no more commits.
                 self.store.head(self.thread)?;
             }
         }
     }
 
-    /// Whether this thread was committed to behind `position`, which moves on.
+    /// Whether this thread has commits after `position`, which is advanced.
     fn has_news(&self, position: &mut u64) -> Result<bool> {
         let news = self.store.after(*position, FEED_PAGE)?;
         *position = news.last().map_or(*position, |last| last.position);
         Ok(news.iter().any(|commitment| commitment.thread == *self.thread))
     }
 
-    /// Shows what is there.
+    /// Shows the existing events.
     fn show_from(&self, mut place: Place) -> Result<Place> {
         let failed = |error: io::Error| Failure::io("read the log of", Path::new(self.thread.as_str()), &error);
         let (head, mut reader) = self.store.transcript(self.thread)?;
@@ -125,17 +125,17 @@ impl Reader<'_> {
             place.bytes += line.len() as u64;
             place.hash.update(&line);
             if page.len() > PAGE_BYTES {
-                self.turn(&mut page)?;
+                self.flush(&mut page)?;
                 if self.output.is_closed() {
                     return Ok(place);
                 }
             }
         }
         page.extend_from_slice(readable(&changeset).as_bytes());
-        self.turn(&mut page)?;
+        self.flush(&mut page)?;
         if place.left > 0 && (place.bytes, place.hash.digest()) != (head.bytes, head.hash) {
             let message = format!("the log of `{}` is not what was signed", self.thread);
-            let hint = format!("`selvedge verify {}` says how far it can be relied on", self.thread);
+            let hint = format!("`selvedge verify {}` shows which versions are valid", self.thread);
             return Err(Failure::new(Exit::Integrity, "damaged", message).hint(hint));
         }
         Ok(place)
@@ -151,10 +151,10 @@ impl Reader<'_> {
         let decoded = line::decode(bytes.strip_suffix(b"\n").unwrap_or(bytes)).map_err(|error| {
             let mut failure = Failure::of(&error);
             failure.message = format!("line {} of the log of `{}`: {}", number + 1, self.thread, failure.message);
-            failure.hint(format!("`selvedge verify {}` says how far the log can be relied on", self.thread))
+            failure.hint(format!("`selvedge verify {}` shows which versions are valid", self.thread))
         })?;
         if self.output.is_json() {
-            // A line of the log is the JSON that programs are promised.
+            // A line of the log is the documented JSON.
             page.extend_from_slice(bytes);
             return Ok(());
         }
@@ -167,8 +167,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Shows a page and begins the next.
-    fn turn(&self, page: &mut Vec<u8>) -> Result<()> {
+    /// Shows a page and starts the next.
+    fn flush(&self, page: &mut Vec<u8>) -> Result<()> {
         if page.is_empty() {
             return Ok(());
         }

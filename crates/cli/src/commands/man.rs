@@ -1,4 +1,4 @@
-//! `selvedge man`: the same help as manual pages.
+//! `selvedge man`: the help texts as manual pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,6 @@ fn render(command: &Command) -> Vec<u8> {
     let source = concat!("selvedge ", env!("CARGO_PKG_VERSION"));
     let mut page = Vec::new();
     let man = Man::new(command.clone()).source(source).manual("Selvedge");
-    man.render(&mut page).expect("memory takes every byte");
+    man.render(&mut page).expect("writing to memory can't fail");
     page
 }

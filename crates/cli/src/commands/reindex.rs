@@ -58,7 +58,7 @@ pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
     let project = context.project()?;
     let user = User::find()?;
     user.check_apart_from(&project)?;
-    // A lost private key leaves everything readable: the database is rebuilt without it too.
+    // The database can be rebuilt without the private key.
     let signer = user.signer().ok();
     let can_sign = signer.is_some();
     let rebuild = Rebuild { project, trust: user.trust()?, signer, disk: Arc::new(RealDisk) };
@@ -70,7 +70,7 @@ pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
     bar.finish_and_clear();
     let rebuilt = rebuilt?;
     if can_sign {
-        // Opening writes the manifests that are missing.
+        // Opening for writing creates missing manifests.
         context.close(context.open(Access::ReadWrite)?);
     }
     show(&rebuilt, context)?;
@@ -106,23 +106,22 @@ fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
     context.output.text(format_args!("the database is rebuilt: {}", held.join(", ")))?;
     if rebuilt.drained_bytes > 0 {
         let bytes = count(rebuilt.drained_bytes, "committed byte");
-        context.output.text(format_args!("{bytes} were still to be written to a transcript, and now are"))?;
+        context.output.text(format_args!("{bytes} were written to transcripts"))?;
     }
     for left in &rebuilt.left_out {
-        let known =
-            if left.is_known { "what the old database knew of it is kept" } else { "it is not in the database" };
+        let known = if left.is_known { "its rows in the old database are kept" } else { "it is not in the database" };
         context.output.text(format_args!("{} {}; {known}", paint(BAD, "left out:"), clean(&left.why)))?;
     }
     if rebuilt.unvouched > 0 {
         context.output.say(format!(
-            "{}: only the log itself says where it ends; one that was cut at a checkpoint would look the same, so compare with a backup if you have one",
+            "{}: only the log itself says where it ends; a log that was cut at a checkpoint would look the same, so compare it with a backup",
             count(rebuilt.unvouched, "thread")
         ));
     }
     for account in &rebuilt.incomplete_accounts {
-        context.output.say(format!(
-            "account `{account}`: some postings are in no log any more; what is not known counts as spent"
-        ));
+        context
+            .output
+            .say(format!("account `{account}`: logs with its postings are missing; unknown postings count as spent"));
     }
     for notice in &rebuilt.notices {
         context.output.say(clean(notice));
@@ -133,12 +132,12 @@ fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
 fn failure(first: &LeftOut, all: usize) -> Failure {
     let thread = &first.thread;
     let message = match all {
-        1 => format!("thread `{thread}` was not indexed anew: {}", first.why),
-        _ => format!("{all} threads were not indexed anew; the first is `{thread}`: {}", first.why),
+        1 => format!("thread `{thread}` was not indexed: {}", first.why),
+        _ => format!("{all} threads were not indexed; the first is `{thread}`: {}", first.why),
     };
     Failure::new(Exit::Integrity, "left_out", message)
         .hint(format!(
-            "`selvedge verify {thread}` says what is wrong, `selvedge doctor` what helps; the folder is untouched"
+            "`selvedge verify {thread}` shows what is wrong, `selvedge doctor` what to do; its folder was not changed"
         ))
         .detail("thread_id", thread.as_str())
 }

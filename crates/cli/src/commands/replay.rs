@@ -1,4 +1,4 @@
-//! `selvedge replay`: a recorded thread again, offline, compared step by step.
+//! `selvedge replay`: replays a recorded thread offline, and compares every step.
 
 mod ordered;
 mod prompt;
@@ -34,7 +34,7 @@ use crate::text::{clean, count, one_line};
 ///
 /// Taken from the record: messages of users, imported and appended changesets, and how the thread was created, with its capabilities,
 /// acknowledged risks and limits, because a thread keeps those even if its directive changes. If today's directive would give a new
-/// thread others, or no longer exists, a notice says so; --as-ordered-now replays with today's, and --limit with other limits. A
+/// thread others, or no longer exists, a notice says so; --current-directive replays with today's, and --limit with other limits. A
 /// limit that was given on the command line is not part of the directive: give it again with --limit.
 ///
 /// Prompts are not recorded, so a changed prompt is not a difference. Notices report what is known: a first message that would differ
@@ -62,12 +62,12 @@ pub(crate) struct Args {
     limits: Vec<Limits>,
     /// Replay with the capabilities, acknowledged risks and limits that the thread's directive gives today
     #[arg(long)]
-    as_ordered_now: bool,
+    current_directive: bool,
 }
 
-/// Something that the model would be told, or the thread be given, otherwise today.
+/// A part of the prompt, or of what the thread was given, that differs today.
 #[derive(Debug, Serialize)]
-struct Told {
+struct Changed {
     what: String,
     recorded: Value,
     now: Value,
@@ -78,7 +78,7 @@ struct Record<'a> {
     identical: bool,
     #[serde(flatten)]
     report: &'a Report,
-    prompt: &'a [Told],
+    prompt: &'a [Changed],
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -89,12 +89,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let redactor = running::redactor(&workshop);
     let engine = Engine::new(running::options(&store, store.trust().clone()));
     let mut recording = Recording::read(&*store, &thread, store.trust())?;
-    // The thread as it was born: what was raised since is raised again where it was.
+    // The thread as it was created: later raises of limits are replayed.
     let mut born = load(&*store, &thread, store.trust(), Some(0))?.thread.manifest;
     let today = ordered::today(&*store, &workshop, &born);
     let work = assignment(&engine, &workshop, &born)?;
-    let told = prompt::differences(&*store, today.as_ref(), &born, &work, &redactor, &recording);
-    if args.as_ordered_now {
+    let changes = prompt::differences(&*store, today.as_ref(), &born, &work, &redactor, &recording);
+    if args.current_directive {
         ordered::instead(today, &mut born, &mut recording)?;
     }
     born.limits = with_limits(born.limits, &mut recording, &args.limits);
@@ -112,31 +112,31 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         let end = end_of_run(&recording, version);
         report = again(Some(end))?;
         context.output.say(format_args!(
-            "the run takes another way at version {version} already: it is taken over up to its end, version {end}"
+            "the run diverges at version {version} already: it is taken from the record up to its end, version {end}"
         ));
     }
-    // Of nothing it can't be said that it is the same.
+    // Nothing was compared, so "identical" would be wrong.
     if let (Some(from), 0) = (args.from, report.compared + report.count) {
         return Err(nothing_left(&thread, from, last_run));
     }
     if context.output.is_json() {
-        context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?
+        context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &changes })?
     } else {
-        show(&report, &told, context)?
+        show(&report, &changes, context)?
     }
     outcome(&report, last_run)
 }
 
-/// Why nothing was compared, and from where on something can be.
+/// The failure if nothing was compared, with the last usable version.
 fn nothing_left(thread: &ThreadId, from: u64, last_run: Option<u64>) -> Failure {
-    let message = format!("nothing of `{thread}` could be compared behind version {from}");
+    let message = format!("nothing of `{thread}` can be compared after version {from}");
     let hint = match last_run.and_then(|begins| begins.checked_sub(1)) {
         Some(last) if last < from => {
             format!(
-                "its last run begins behind version {last}: `selvedge replay {thread} --from {last}`, or any version before, compares it"
+                "its last run begins after version {last}: use `selvedge replay {thread} --from {last}`, or an earlier version"
             )
         }
-        _ => format!("no run of an engine follows; `selvedge log {thread}` shows what is recorded"),
+        _ => format!("no run follows; `selvedge log {thread}` shows what is recorded"),
     };
     Failure::new(Exit::Usage, "nothing_to_compare", message).hint(hint)
 }
@@ -148,7 +148,7 @@ fn end_of_run(recording: &Recording, version: u64) -> u64 {
     of_run.max().unwrap_or(version)
 }
 
-/// Other ceilings than those that the thread was born with.
+/// The limits that the thread was created with, replaced by those of `--limit`.
 fn with_limits(born: Option<Limits>, recording: &mut Recording, wanted: &[Limits]) -> Option<Limits> {
     if wanted.is_empty() {
         return born;
@@ -160,8 +160,7 @@ fn with_limits(born: Option<Limits>, recording: &mut Recording, wanted: &[Limits
     Some(limits)
 }
 
-/// What a run of the thread would be done with today, as whoever runs it is equipped; but nobody is launched. Its model need not be
-/// there: it is not asked.
+/// The assignment of a run of the thread today, with a launcher that starts nothing. Its model need not exist: it is not called.
 fn assignment(engine: &Engine, workshop: &Arc<Workshop>, born: &Manifest) -> Result<Assignment> {
     let launcher: Launcher = Arc::new(|_| Err("a replay starts nothing".to_owned()));
     let orchestrator = Orchestrator::new(engine.clone(), workshop.clone(), launcher, Arc::new(|_| Ok(())));
@@ -186,7 +185,7 @@ fn recorded(recording: &Recording) -> Replay {
     Replay::new(recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events }))
 }
 
-fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
+fn show(report: &Report, changes: &[Changed], context: &Context<'_>) -> Result<()> {
     let output = context.output;
     let mut version = None;
     for difference in &report.differences {
@@ -204,16 +203,13 @@ fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
         output.text(paint(DIM, format_args!("and {}", count(more, "further difference"))))?;
     }
     if let Some(version) = report.ended_at {
-        output.text(paint(
-            DIM,
-            format_args!("from version {version} on it took another way; nothing behind it was compared"),
-        ))?;
+        output.text(paint(DIM, format_args!("it diverges at version {version}; nothing after that was compared")))?;
     }
-    for Told { what, recorded, now } in told {
+    for Changed { what, recorded, now } in changes {
         output.say(format!("{what}: recorded {}, today {}", shown(Some(recorded)), shown(Some(now))));
     }
     for tool in &report.redefined {
-        output.say(format!("`{}` is defined otherwise than when it was called", clean(tool)));
+        output.say(format!("the definition of `{}` changed since it was called", clean(tool)));
     }
     output.text(closing(report))
 }
@@ -224,12 +220,14 @@ fn closing(report: &Report) -> String {
     let thread = &report.thread_id;
     let state = report.state_now.short();
     match (report.is_identical(), report.compared) {
-        (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken over"),
+        (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken from the record"),
         (true, _) => {
             let word = paint(GOOD, "identical:");
-            format!("{word} {compared} of {thread} decided as recorded, state {state}; {given} taken over")
+            format!("{word} {compared} of {thread} decided as recorded, state {state}; {given} taken from the record")
         }
-        (false, _) => format!("{} {compared} of {thread} compared; {given} taken over", paint(BAD, "diverged:")),
+        (false, _) => {
+            format!("{} {compared} of {thread} compared; {given} taken from the record", paint(BAD, "diverged:"))
+        }
     }
 }
 
@@ -243,7 +241,7 @@ fn shown(value: Option<&Value>) -> String {
     }
 }
 
-/// A whole changeset in short: why it was committed, and each event with the word that tells most.
+/// The summary of a changeset: its reason, and each event with its most informative field.
 fn gist(value: &Value) -> Option<String> {
     let reason = value.get("reason")?.as_str()?;
     let events = value.get("events")?.as_array()?.iter().filter_map(Value::as_object).flatten();
@@ -259,14 +257,12 @@ fn gist(value: &Value) -> Option<String> {
 fn outcome(report: &Report, last_run: Option<u64>) -> Result<()> {
     let Some(first) = report.differences.first() else { return Ok(()) };
     let (thread, version): (&ThreadId, u64) = (&report.thread_id, first.version);
-    let message = format!("`{thread}` came out otherwise at version {version}: {}", count(report.count, "difference"));
-    // Up to there it can't be told what would have come of it.
+    let message = format!("`{thread}` diverged at version {version}: {}", count(report.count, "difference"));
+    // The rest of a run that diverged can't be compared.
     let from = report.ended_at.unwrap_or(version);
     let hint = match last_run {
-        Some(last) if last > from => format!(
-            "`selvedge replay {thread} --from {from}` takes over what is recorded and compares the runs that follow"
-        ),
-        _ => format!("no run follows that could be compared; `selvedge log {thread}` shows what is recorded"),
+        Some(last) if last > from => format!("`selvedge replay {thread} --from {from}` compares the runs that follow"),
+        _ => format!("no later run can be compared; `selvedge log {thread}` shows what is recorded"),
     };
     Err(Failure::new(Exit::Failed, "replay_diverged", message).hint(hint).detail("version", version))
 }

@@ -1,4 +1,4 @@
-//! `selvedge resume`: goes on with a thread that waits.
+//! `selvedge resume`: resumes a suspended thread.
 
 use selvedge::Input;
 use selvedge_engine::Error;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if args.message.as_ref().is_some_and(|message| message.trim().is_empty()) {
-        return Err(Failure::usage("the message is empty").hint("say something, or leave it out"));
+        return Err(Failure::usage("the message is empty").hint("give a message, or leave it out"));
     }
     let running = Running::open(context)?;
     let thread = super::wait::find(&*running.store, &args.thread)?;
@@ -54,14 +54,14 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         let engine = &running.engine;
         let raised = engine.resume(&thread, input.clone().raising(raise.clone()), work.clone(), cancel, tell);
         let Err(Error::Store(StoreError::LeaseHeld { .. })) = raised else { return raised };
-        // Whoever has it can't give it back before it has heard this.
+        // The holder serves pending requests before it releases the lease.
         let end = engine.end_of_chain(&thread)?;
         engine.raise(&end, &raise)?;
         is_left = true;
         match (input.is_empty(), running.store.get(&end)?.manifest.status) {
             (false, _) => engine.send(&thread, input, work.clone(), cancel, tell),
             (true, Status::Running) => raised,
-            // Whoever had it did not run it, or has done so by now.
+            // The holder did not run it, or the run has ended.
             (true, _) => engine.resume(&thread, input, work.clone(), cancel, tell),
         }
     });

@@ -1,7 +1,7 @@
-//! `selvedge run`: a directive becomes a thread, and the thread runs.
+//! `selvedge run`: creates a thread from a directive, and runs it.
 
 use selvedge::Input;
-use selvedge::workshop::{Order, Wishes};
+use selvedge::workshop::{Order, OrderOptions};
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, CommitKey, DirectiveId, Message, NewThread, Role, TaskId};
 use serde_json::{Map, Value};
@@ -72,14 +72,14 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let key = args.key.map(|key| CommitKey::new(format!("run:{key}"))).transpose();
     let key = key.map_err(|error| Failure::usage(error.to_string()))?;
     let running = Running::open(context)?;
-    let wishes = Wishes {
+    let options = OrderOptions {
         inputs: values(args.inputs),
         agent,
         model: args.model,
         task: args.task,
         limits: crate::limit::all(&args.limits),
     };
-    let ordered = running.orchestrator.order(&directive, wishes);
+    let ordered = running.orchestrator.order(&directive, options);
     let Order { mut thread, assignment, task, notices } = match ordered {
         Ok(order) => order,
         Err(error) => {
@@ -93,12 +93,12 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         check_first(&running, key, &directive)?;
     }
     if args.detach {
-        // Its tools have the engine, and so the store that is closed.
+        // Its tools hold the engine, which holds the store that is closed.
         drop(assignment);
         return detached(running, thread, task, key.as_ref(), context);
     }
     running.show(context, assignment, |running, work, cancel, tell| {
-        // The task is there from the beginning: killed at any moment, the thread knows what it is for.
+        // The task is part of the first commit: a thread that is killed at any moment still has it.
         let messages = vec![Message::text(Role::User, task)];
         let (thread, is_new) = match &key {
             Some(key) => running.engine.create_once(key, thread, messages)?,
@@ -113,19 +113,19 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     })
 }
 
-/// Refuses a key under which another directive was run.
+/// Refuses a key that was used for another directive.
 fn check_first(running: &Running, key: &CommitKey, directive: &DirectiveId) -> Result<()> {
     let Some(first) = running.engine.created_under(key).map_err(|error| Failure::of(&error))? else { return Ok(()) };
     match running.store.get(&first)?.manifest.directive {
         Some(other) if other != *directive => {
-            Err(Failure::usage(format!("under this key `{other}` was run, as thread `{first}`"))
-                .hint("use another key for another run"))
+            Err(Failure::usage(format!("this key was already used to run `{other}`, as thread `{first}`"))
+                .hint("use another key"))
         }
         _ => Ok(()),
     }
 }
 
-/// Lets a process of its own run the thread.
+/// Runs the thread in a new process.
 fn detached(
     running: Running,
     thread: NewThread,
@@ -141,11 +141,11 @@ fn detached(
         true => context.output.record(&serde_json::json!({"thread_id": thread})),
         false => context.output.text(&thread),
     }?;
-    context.output.tell(format!("`selvedge wait {thread}` waits for it; `selvedge log {thread} --follow` shows it"));
+    context.output.tell(format!("`selvedge wait {thread}` waits for it; `selvedge log {thread} --follow` follows it"));
     Ok(())
 }
 
-/// Inputs as values: JSON where it is more than a plain text, so that `n=3` is a number and `name=anna` a text.
+/// Inputs as values: JSON if it is valid JSON, so that `n=3` is a number and `name=anna` a string.
 fn values(inputs: Vec<(String, String)>) -> Map<String, Value> {
     let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
     inputs.into_iter().map(|(name, text)| (name, value(text))).collect()

@@ -1,4 +1,4 @@
-//! `selvedge send`: a further run on a thread.
+//! `selvedge send`: another run of a thread.
 
 use selvedge_model::RequestId;
 
@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let Some(input) = running::message(context, args.message.as_deref())? else {
-        return Err(Failure::usage("there is nothing to say").hint("give a message, or pipe one in"));
+        return Err(Failure::usage("there is no message").hint("give a message, or pipe one to stdin"));
     };
     let running = Running::open(context)?;
     let thread = running.resolve(&args.thread)?;

@@ -1,4 +1,4 @@
-//! `selvedge sign`: a file that says who wrote it, and as what.
+//! `selvedge sign`: writes a signature into a file.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::document::{Document, parse_kind, replace};
 use crate::error::{Exit, Failure, Result};
 use crate::text::clean;
 
-/// How deep and long a JSON document may be; what is signed must be readable again.
+/// The maximum size and depth of a JSON document: a signed one must be readable again.
 const LIMITS: Limits = Limits { bytes_max: 64 << 20, depth_max: 96 };
 
 /// Sign a file, so that changing or moving it is detected
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let document = Document::read(&path, args.kind, args.id.as_deref())?;
     if !document.is_signed_by_people() {
         let message = if document.is_of_store {
-            format!("`{}` is a file of the store, which signs by itself what is to be signed", path.display())
+            format!("`{}` is a file of the store, which signs its own files", path.display())
         } else {
             format!("a `{}` is signed by the store itself", document.kind.as_str())
         };
@@ -94,7 +94,7 @@ fn signed_text(document: &Document, signer: &Signer, at: Timestamp) -> Result<(S
             Ok((text, replaced))
         }
         Form::Text(comment) => {
-            // The mark that some editors write before UTF-8 would stand between the signature and what it signs.
+            // A byte order mark would be between the signature and the signed text.
             let text = document.text()?;
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
             let body = comment.unsigned(text);
@@ -105,11 +105,11 @@ fn signed_text(document: &Document, signer: &Signer, at: Timestamp) -> Result<(S
     }
 }
 
-/// A second signature below the one that is replaced would be covered, and mean nothing; whoever has one should look.
+/// Refuses a second signature line: it would be covered by the new one, and mean nothing.
 fn refuse_other_line(comment: Comment, body: &str) -> Result<()> {
     if comment.unsigned(body).len() == body.len() && !rye::is_signed(body.as_bytes()) {
         return Ok(());
     }
-    let message = "the file has more than one line of signatures";
-    Err(Failure::new(Exit::NotAllowed, "signed_twice", message).hint("take out the ones that are not wanted"))
+    let message = "the file has more than one signature line";
+    Err(Failure::new(Exit::NotAllowed, "signed_twice", message).hint("remove those that you don't want"))
 }

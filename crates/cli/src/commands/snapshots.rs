@@ -1,4 +1,4 @@
-//! `selvedge snapshots`: the snapshots that are kept of a thread.
+//! `selvedge snapshots`: lists the snapshots of a thread.
 
 use selvedge::snapshot::{Schema, examined};
 use selvedge_model::{ThreadId, Timestamp};
@@ -87,13 +87,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let refused = store.blocked_folders(&thread_id, archive);
     let unlisted: Vec<String> = refused.iter().map(ToString::to_string).collect();
     for why in &unlisted {
-        context.output.say(format_args!("no snapshot can be put there: {why}; move it away"));
+        context.output.say(format_args!("the folder of snapshots can't be used: {why}; move it away"));
     }
     if context.output.is_json() {
         return context.output.record(&Listed { thread_id, log_version, snapshots, unlisted });
     }
     if snapshots.is_empty() {
-        context.output.tell("no snapshot is kept of it; a thread that waits, fails or grows long gets one");
+        context.output.tell("there are no snapshots; they are saved when a thread is suspended, fails or grows long");
         return Ok(());
     }
     let rows = snapshots.iter().map(One::row);

@@ -1,4 +1,4 @@
-//! `selvedge cancel` and `selvedge kill`: stop a thread, here or wherever it runs.
+//! `selvedge cancel` and `selvedge kill`: stop a thread, in any process.
 
 use selvedge::Engine;
 use selvedge_model::{Status, Stop, ThreadId};
@@ -40,9 +40,9 @@ pub(crate) fn run(args: &Args, stop: Stop, context: &Context<'_>) -> Result<()> 
             running.close(context);
             stopped?
         }
-        // What is wrong with the configuration keeps nobody from stopping what runs.
+        // An invalid configuration must not prevent stopping a thread.
         Err(failure) if failure.exit == Exit::Usage => {
-            context.output.say(format!("{}; it is stopped all the same", failure.message));
+            context.output.say(format!("{}; the thread is stopped nevertheless", failure.message));
             let (store, engine) = plain_engine(context)?;
             stopped(&engine, store.resolve(&args.thread)?, stop)?
         }
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args, stop: Stop, context: &Context<'_>) -> Result<()> 
         return context.output.record(&Stopped { thread_id: &thread, status, pid });
     }
     match status {
-        Status::Running => context.output.text(format_args!("{thread} is asked to stop")),
+        Status::Running => context.output.text(format_args!("{thread} is stopping")),
         status => context.output.text(format_args!("{thread} is {status}")),
     }
 }

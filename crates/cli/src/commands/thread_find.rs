@@ -1,4 +1,4 @@
-//! `selvedge thread find`: threads of all agents by a piece of their id or title.
+//! `selvedge thread find`: threads of all agents by a part of their id or title.
 
 use selvedge_store::Filter;
 use selvedge_store_local::Access;
@@ -25,8 +25,8 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let page = store.list(&filter, None, args.limit as usize)?;
     thread_list::show(&page, context.output)?;
     match (page.items.is_empty(), page.next) {
-        (true, _) => context.output.tell("nothing found"),
-        (false, Some(_)) => context.output.tell("there are more: raise `--limit`, or say more of the name"),
+        (true, _) => context.output.tell("no match"),
+        (false, Some(_)) => context.output.tell("there are more matches: raise `--limit`, or use a longer text"),
         (false, None) => {}
     }
     Ok(())

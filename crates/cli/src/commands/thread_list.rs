@@ -1,4 +1,4 @@
-//! `selvedge thread list`: threads, the newest first.
+//! `selvedge thread list`: threads, newest first.
 
 use selvedge_engine::standing::Standing;
 use selvedge_model::limits::whole;
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 }
 
 fn cursor(text: &str) -> Result<u64, String> {
-    whole(text).map_err(|why| format!("{why}; it is the number that ended the page before"))
+    whole(text).map_err(|why| format!("{why}; use the cursor at the end of the previous page"))
 }
 
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
@@ -74,7 +74,7 @@ struct Listed {
     next: Option<Cursor>,
 }
 
-/// A thread as it is listed: one whose process is gone is stalled.
+/// A thread in a list: one whose process died is stalled.
 pub(crate) fn listed(summary: &Summary) -> Value {
     let mut shown = serde_json::to_value(summary).unwrap_or_default();
     shown["status"] = json!(Standing::from(summary));

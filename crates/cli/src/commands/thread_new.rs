@@ -1,4 +1,4 @@
-//! `selvedge thread new`: the one way to create a thread.
+//! `selvedge thread new`: creates a thread.
 
 use selvedge_model::{AgentId, Batch, Changeset, DirectiveId, Expect, Ids, NewThread, Part, TaskId, ThreadId};
 use selvedge_store::Backend;

@@ -1,4 +1,4 @@
-//! `selvedge thread rename`: a new title, now or by the process that holds the thread.
+//! `selvedge thread rename`: changes the title, now or by the process that holds the thread.
 
 use std::time::Duration;
 
@@ -66,9 +66,9 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         return context.output.record(&renamed);
     }
     match version {
-        Some(version) => {
-            context.output.text(format_args!("{thread} is now called \"{}\" (version {version})", clean(&args.title)))
-        }
-        None => context.output.text(format_args!("queued: the process that holds {thread} applies the title")),
+        Some(version) => context
+            .output
+            .text(format_args!("the title of {thread} is now \"{}\" (version {version})", clean(&args.title))),
+        None => context.output.text(format_args!("queued: the process that holds {thread} will apply the title")),
     }
 }

@@ -1,4 +1,4 @@
-//! `selvedge thread show`: everything known of one thread but its messages.
+//! `selvedge thread show`: the details of a thread, without its messages.
 
 use std::path::PathBuf;
 
@@ -48,18 +48,18 @@ struct Shown {
     requests: Vec<Posted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     imported: Option<Origin>,
-    /// Whether logs of its family are not here, or were lost.
+    /// Whether logs of its family are missing, or were lost.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     incomplete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     incomplete_cause: Option<Cause>,
-    /// What somebody must do before it goes on.
+    /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     needs: Option<Need>,
-    /// How it ended or stands, by its verified log; absent if that can't be read.
+    /// Its outcome, from its verified log; absent if that can't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<Outcome>,
-    /// In place of the status that the registry has: a thread whose process is gone is stalled.
+    /// Replaces the status of the registry: a thread whose process died is stalled.
     #[serde(skip)]
     standing: Standing,
 }
@@ -127,7 +127,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("parent", manifest.parent_id.as_ref().map(ToString::to_string)),
         ("children", listed(&shown.children)),
         ("chain", in_chain),
-        ("requests", (!shown.requests.is_empty()).then(|| format!("{} waiting", shown.requests.len()))),
+        ("requests", (!shown.requests.is_empty()).then(|| format!("{} pending", shown.requests.len()))),
         ("origin", shown.imported.as_ref().map(imported::sentence)),
         ("folder", Some(shown.folder.display().to_string())),
     ];
@@ -135,7 +135,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
     output.text(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// What to type next. How a call is settled whose outcome is unknown depends on what is found out, so what is known of it comes first.
+/// The next command. For a call whose outcome is unknown that is the inbox: how it is resolved depends on what is known of it.
 fn next(need: &Need) -> Option<String> {
     if need.is_unknown_call() {
         return Some(format!("`selvedge inbox {}`", need.thread_id));
@@ -143,10 +143,10 @@ fn next(need: &Need) -> Option<String> {
     need.commands.first().map(|command| format!("`{command}`"))
 }
 
-/// Ceilings, in a line.
+/// Limits, on one line.
 fn limits(limits: &Limits) -> String {
     let number = |name: &str, most: Option<u64>| most.map(|most| format!("{name} {most}"));
-    let said = [
+    let limits_text = [
         number("turns", limits.turns),
         number("tokens", limits.tokens),
         limits.spend.map(|most| format!("spend ${most}")),
@@ -154,5 +154,5 @@ fn limits(limits: &Limits) -> String {
         number("depth", limits.depth),
         number("duration", limits.duration_seconds).map(|most| format!("{most} s")),
     ];
-    said.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    limits_text.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,4 @@
-//! `selvedge tool list`: what a model may be offered here.
+//! `selvedge tool list`: the tools that models can get here.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::items::{layer, said};
+use crate::items::{description, layer};
 use crate::output::table;
 use crate::running::workshop;
 use crate::text::clean;
@@ -76,12 +76,12 @@ fn declared(entry: &Entry, workshop: &Workshop) -> Result<Arc<dyn Tool>, OrderEr
 
 fn row(line: &Line) -> Vec<String> {
     let from = layer(&line.entry).to_owned();
-    let said = said(line.tool.as_ref().map(|tool| tool.description.as_str()), line.error.as_ref());
+    let text = description(line.tool.as_ref().map(|tool| tool.description.as_str()), line.error.as_ref());
     let Some(tool) = &line.tool else {
-        return [clean(&line.entry.id), from].into_iter().chain(["-"; 3].map(str::to_owned)).chain([said]).collect();
+        return [clean(&line.entry.id), from].into_iter().chain(["-"; 3].map(str::to_owned)).chain([text]).collect();
     };
     let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
     let class = word(json!(tool.class));
     let risk = word(json!(tool.risk));
-    vec![clean(&tool.name), from, class, risk, clean(&tool.capability), said]
+    vec![clean(&tool.name), from, class, risk, clean(&tool.capability), text]
 }

@@ -1,4 +1,4 @@
-//! `selvedge tree`: a chain and everything it started.
+//! `selvedge tree`: a chain and its children.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::output::{BOLD, DIM, WARN, paint};
 use crate::text::{count, spent};
 use crate::waiting::{self, Need};
 
-/// How long to wait for news before looking whether anybody still listens, and whether what runs still lives.
-const LISTEN: Duration = Duration::from_millis(500);
+/// How long to wait for a commit before checking stdout, and whether running processes are alive.
+const POLL: Duration = Duration::from_millis(500);
 
 /// Show a thread, its chain and its children as a tree
 ///
@@ -42,12 +42,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
     let look = || get_tree(&*store, &thread).map_err(|error| Failure::of(&error));
-    // Asked before looking: what comes in between is seen now or looked for again, never missed.
+    // Read before the tree: a commit in between is seen now or in the next round, never missed.
     let mut position = store.position()?;
     let mut tree = look()?;
     show(&tree, &*store, context)?;
     while args.follow && tree.is_active() && !context.output.is_closed() {
-        store.wait(position, LISTEN)?;
+        store.wait(position, POLL)?;
         position = store.position()?;
         let now = look()?;
         if now != tree {
@@ -88,7 +88,7 @@ fn branch(tree: &Tree, before: &str, store: &dyn Backend, lines: &mut Vec<String
     }
 }
 
-/// What a child needs before it goes on, if it waits for somebody.
+/// What a child waits for, if it waits for a person.
 fn need(child: &Tree, store: &dyn Backend) -> Option<Need> {
     waiting::need_of(store, &store.get(&child.outcome.thread_id).ok()?)
 }

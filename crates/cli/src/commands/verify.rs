@@ -1,8 +1,8 @@
-//! `selvedge verify`: what the signatures prove, and what they don't. Writes nothing.
+//! `selvedge verify`: verifies signatures, and says what they prove and what not. Writes nothing.
 //!
-//! - `verdict`: one thread's verdict, in words and as JSON. `statement`: what was signed. `mates`: what the logs of one batch
-//!   remember of each other.
-//! - `archive`: the verdict on a thread that is in no store here. `document`: the verdict on one signed document.
+//! - `verdict`: the verdict on one thread, as text and JSON. `statement`: signed checkpoints. `mates`: threads that were committed
+//!   together, compared.
+//! - `archive`: the verdict on an exported thread. `document`: the verdict on one signed document.
 
 mod archive;
 pub(crate) mod document;
@@ -51,8 +51,8 @@ const PAGE: usize = 1000;
 /// JSON: one object per thread, {"thread_id", "sound", "code", "message", "unchanged_up_to", "signers":[{"fingerprint", "owner",
 /// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "lost":[{"from_version", "to_version", "since", "by"}],
 /// "bad_blobs":[{"blob", "version", "why"}], "unnamed_blobs":[…], "trailing_bytes" (after the end of an archive),
-/// "not_here":[{"thread_id", "version"}], "healed_bytes", "foreign_bytes", "damage":{"file", "inside", "line", "first_line", "byte",
-/// "version", "why"}, "untrusted_key", "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format",
+/// "missing":[{"thread_id", "version"}], "pending_bytes", "foreign_bytes", "damage":{"file", "inside", "line", "first_line", "byte",
+/// "version", "why"}, "untrusted_key", "named_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format",
 /// "source", "at", "witnessed"}, "statements":[…]}; "imported" only for an imported thread, "archive" (the file) and "inside" (the
 /// file in it) only for an archive, "statements" only with --explain, each with "version", "reason", "key", "run_id", "turn",
 /// "timestamp", "signer", "byte_offset", "hash", "with":[{"thread_id", "version"}], "epoch", "settled" and "seq". With --document
@@ -112,12 +112,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     mates::compare(
         &mut checked,
         has_come_to,
-        // One that arrived without the others of its family says nothing of whether they were ever here.
+        // A thread that was imported without its family does not prove that the others were ever here.
         |thread, version, by| Ok(args.all && !store.is_imported(by) && !was_deleted(thread, version, &*store)?),
     )?;
     for one in &mut checked {
         let absent = absent_mates(one, &*store)?;
-        one.set_not_here(absent);
+        one.set_missing(absent);
     }
     for one in &checked {
         one.show(context.output)?;
@@ -148,7 +148,7 @@ fn named(args: &Args, store: &dyn Backend) -> Result<Vec<ThreadId>> {
     Ok(threads)
 }
 
-/// A thread by the beginning of its id, or one that has a log and that the database does not know by its whole id.
+/// A thread by a prefix of its id, or one that is not in the database by its whole id.
 fn resolve(prefix: &str, store: &dyn Backend) -> Result<ThreadId> {
     match (store.resolve(prefix), ThreadId::new(prefix)) {
         (Err(Error::NoThread(_)), Ok(thread)) if store.is_stray(&thread)? => Ok(thread),
@@ -164,14 +164,14 @@ fn every(store: &dyn Backend) -> Result<Vec<ThreadId>> {
         threads.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
         cursor = page.next;
         if cursor.is_none() {
-            // Those that the database does not know are here too.
+            // Also those that are not in the database.
             threads.extend(store.strays()?);
             return Ok(threads);
         }
     }
 }
 
-/// Checks one thread. One that can't even be read has a verdict too, so that the others get theirs.
+/// Verifies one thread. An unreadable one gets a verdict too, so that the others get theirs.
 fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> Checked {
     let mut statements = Vec::new();
     let mut keep = |entry: &Entry| {
@@ -190,7 +190,7 @@ pub(crate) fn insist(thread: &ThreadId, store: &dyn Backend) -> Result<()> {
     check(thread.clone(), false, store).failure().map_or(Ok(()), Err)
 }
 
-/// The threads that the log of an arrived thread names, and that are not here.
+/// The threads that the log of an imported thread names, and that are missing here.
 fn absent_mates(one: &Checked, store: &dyn Backend) -> Result<Vec<(ThreadId, u64)>> {
     let mut absent = Vec::new();
     if !store.is_imported(one.thread()) {
@@ -209,7 +209,7 @@ fn was_deleted(thread: &ThreadId, version: u64, store: &dyn Backend) -> Result<b
     Ok(store.tombstone(thread)?.is_some_and(|tombstone| tombstone.head.version >= version))
 }
 
-/// What the whole command answers: the worst of what was found, under its own code if all say the same.
+/// The result of the command: the worst failure, with its own code if all have the same.
 fn conclude(failures: Vec<Failure>, total: usize, hint: impl FnOnce() -> String) -> Result<()> {
     let number = failures.len();
     let is_worst = |failure: &&Failure| failure.exit == Exit::Integrity;
@@ -219,11 +219,11 @@ fn conclude(failures: Vec<Failure>, total: usize, hint: impl FnOnce() -> String)
     }
     let is_one = failures.iter().all(|failure| failure.code == worst.code);
     if is_one && worst.code == "database_differs" {
-        // One trouble, however many logs it is seen by.
+        // One problem, however many logs show it.
         let message =
-            format!("the database differs from the logs of {}; every log holds", count(number as u64, "thread"));
+            format!("the database differs from the logs of {}; every log is valid", count(number as u64, "thread"));
         let failure = Failure::new(worst.exit, worst.code, message);
-        return Err(failure.hint("`selvedge reindex` builds the database anew from the logs"));
+        return Err(failure.hint("`selvedge reindex` rebuilds the database from the logs"));
     }
     let message = format!("{number} of {} are not what was signed", count(total as u64, "thread"));
     let code = if is_one || worst.exit != Exit::Integrity { worst.code } else { "integrity" };

@@ -1,4 +1,4 @@
-//! `selvedge wait`: until threads have ended, wherever they run.
+//! `selvedge wait`: waits until threads have ended, in any process.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::hints;
 use crate::output::{BAD, BOLD, GOOD, WARN, paint};
 use crate::text::{clean, clean_json};
 
-/// The longest that anybody waits: a year.
+/// The maximum timeout: a year.
 const SECONDS_MAX: f64 = 31_536_000.0;
 
 /// Wait until threads have ended
@@ -43,7 +43,7 @@ pub(crate) struct Args {
 }
 
 fn seconds(typed: &str) -> std::result::Result<f64, String> {
-    let seconds: f64 = typed.parse().map_err(|_| format!("`{typed}` is no number of seconds"))?;
+    let seconds: f64 = typed.parse().map_err(|_| format!("`{typed}` is not a number of seconds"))?;
     (0.0..=SECONDS_MAX).contains(&seconds).then_some(seconds).ok_or("it must be between 0 and a year".to_owned())
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     outcomes().try_for_each(|outcome| ended(&*store, outcome))
 }
 
-/// The thread that a prefix names. A deleted one may go on elsewhere.
+/// The thread that a prefix names. A deleted one may have a successor.
 pub(crate) fn find(store: &dyn Backend, prefix: &str) -> Result<ThreadId> {
     match store.resolve(prefix) {
         Err(StoreError::Deleted(thread)) => Ok(thread),
@@ -87,7 +87,7 @@ fn show(outcome: &Outcome, context: &Context<'_>) -> Result<()> {
     }
 }
 
-/// How a thread stands, for people.
+/// The status of a thread, coloured.
 pub(crate) fn standing(standing: Standing) -> String {
     match standing {
         Standing::Is(Status::Completed) => paint(GOOD, standing),
@@ -99,30 +99,30 @@ pub(crate) fn standing(standing: Standing) -> String {
     }
 }
 
-/// How a command ends whose thread stands so.
+/// The result of a command whose thread has this outcome.
 pub(crate) fn ended(store: &dyn Backend, outcome: &Outcome) -> Result<()> {
     let thread = &outcome.thread_id;
-    let why = outcome.why.as_deref().unwrap_or("nobody goes on with it");
+    let why = outcome.why.as_deref().unwrap_or("no process is running it");
     match (outcome.status, outcome.status.status()) {
         (Standing::NotFound, _) => Err(StoreError::NoThread(thread.to_string()).into()),
         (Standing::Deleted, _) => {
             Err(Failure::new(Exit::Failed, "wait_deleted", format!("thread `{thread}` was deleted"))
-                .hint("`selvedge thread list` shows what is there"))
+                .hint("`selvedge thread list` lists the threads"))
         }
         (Standing::Unverified, _) => {
             let code = if outcome.code.as_deref() == Some("untrusted_key") { "untrusted_key" } else { "integrity" };
-            Err(Failure::new(Exit::Integrity, code, format!("what came of `{thread}` is not shown: {why}"))
-                .hint(format!("`selvedge verify {thread} --explain` says how far its log can be relied on")))
+            Err(Failure::new(Exit::Integrity, code, format!("the outcome of `{thread}` is not shown: {why}"))
+                .hint(format!("`selvedge verify {thread} --explain` shows which versions are valid")))
         }
         (Standing::Stalled, _) => {
-            Err(Failure::new(Exit::Failed, "thread_stalled", format!("`{thread}` does not go on: {why}"))
+            Err(Failure::new(Exit::Failed, "thread_stalled", format!("`{thread}` is stalled: {why}"))
                 .hint(hints::stalled(store, thread)))
         }
         (Standing::Timeout | Standing::Interrupted, _) | (_, None) => {
-            let message = format!("`{thread}` had not ended when the time was up: {why}");
+            let message = format!("`{thread}` had not ended before the timeout: {why}");
             let failure = Failure { retryable: true, ..Failure::new(Exit::Failed, "wait_timeout", message) };
             Err(failure.hint(format!(
-                "wait on with `selvedge wait {thread}`; `selvedge log --follow {thread}` shows what it does"
+                "`selvedge wait {thread}` waits again; `selvedge log --follow {thread}` shows what it is doing"
             )))
         }
         (_, Some(_)) => hints::ended(store, outcome),

@@ -97,7 +97,7 @@ fn spawn(sandbox: &Sandbox, args: &[&str]) -> Child {
 }
 
 #[test]
-fn another_process_waits_on_a_and_hears_what_c_said() {
+fn a_wait_for_the_first_thread_returns_the_answer_of_the_last() {
     let (sandbox, runner) = house();
     let a = runner.create("a", new());
     let lease = runner.start(&a);
@@ -152,7 +152,7 @@ fn a_wait_ends_as_the_thread_ended() {
     let ran = sandbox.run(&["wait", "on", "failed", "--timeout", "0.2", "--json"]);
     let error = ran.error_beside_data(1, "wait_timeout");
     assert_eq!(error["retryable"], true);
-    sandbox.run(&["wait", "nobody", "--json"]).error(3, "thread_not_found");
+    sandbox.run(&["wait", "missing", "--json"]).error(3, "thread_not_found");
     drop(runner);
     sandbox.run(&["wait", "on", "--json"]).error_beside_data(1, "thread_stalled");
 }

@@ -1,4 +1,4 @@
-//! `selvedge heads`: a store that was rolled back as a whole is found by a list that was kept elsewhere.
+//! `selvedge heads`: a list that is kept elsewhere detects that a whole store was rolled back.
 
 use std::fs;
 
@@ -24,14 +24,14 @@ fn finding(ran: &Ran, code: &str) -> Option<serde_json::Value> {
 }
 
 #[test]
-fn a_store_that_was_rolled_back_is_named_by_heads_verify_and_by_verify_with_heads() {
+fn a_rolled_back_store_is_detected_by_heads_verify_and_by_verify_with_heads() {
     let (sandbox, [one, two]) = noted();
     let made = sandbox.run(&["heads", "export", "../list.json", "--json"]).json();
     assert_eq!((&made["threads"], &made["tombstones"], &made["accounts"]), (&2.into(), &0.into(), &0.into()));
     let same = sandbox.run(&["heads", "verify", "../list.json", "--json"]).json();
     assert_eq!((&same["same_store"], &same["threads"]), (&true.into(), &2.into()), "{same}");
     let text = sandbox.run(&["heads", "verify", "../list.json"]).stdout;
-    assert!(text.contains("2 threads, 0 accounts: nothing was rolled back since"), "{text}");
+    assert!(text.contains("2 threads, 0 accounts: no rollback since"), "{text}");
 
     roll_back(&sandbox);
     assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0), "nothing inside the store can show it");
@@ -48,7 +48,7 @@ fn a_store_that_was_rolled_back_is_named_by_heads_verify_and_by_verify_with_head
     let some = sandbox.run(&["heads", "verify", "../list.json", "--thread", &two, "--json"]).json();
     assert_eq!(some["threads"], 1);
     assert_eq!(sandbox.run(&["verify", "--heads", "../list.json", &two]).code, Some(0));
-    sandbox.run(&["heads", "verify", "../list.json", "--thread", "nobody", "--json"]).error(3, "thread_not_found");
+    sandbox.run(&["heads", "verify", "../list.json", "--thread", "missing", "--json"]).error(3, "thread_not_found");
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn doctor_finds_a_rolled_back_store_by_the_list_in_the_users_folder() {
     assert_eq!(sandbox.run(&["doctor"]).code, Some(0));
 }
 
-/// Whoever can write the folder can replace `store.json` too; the logs still say whose list it is.
+/// An attacker with write access can replace `store.json` too; the logs still identify the list.
 #[test]
-fn doctor_says_that_a_list_of_another_store_id_remembers_more() {
+fn doctor_reports_a_newer_list_of_another_store_id() {
     let (sandbox, _) = noted();
     sandbox.run(&["heads", "export"]);
     roll_back(&sandbox);

@@ -49,7 +49,7 @@ fn eight_writers_of_one_thread_win_every_version_exactly_once() {
     });
     won.sort_unstable();
     assert_eq!(won, (1..=PROCESSES * WINS).collect::<Vec<_>>());
-    assert!(conflicts.load(Ordering::Relaxed) > 0, "nobody raced");
+    assert!(conflicts.load(Ordering::Relaxed) > 0, "there was no race");
     let verdict = sandbox.run(&["verify", &id, "--json"]).json();
     assert_eq!(verdict["unchanged_up_to"], PROCESSES * WINS);
     let messages = sandbox.run(&["state", &id, "--json"]).json()["messages"].clone();
@@ -60,7 +60,7 @@ fn eight_writers_of_one_thread_win_every_version_exactly_once() {
 }
 
 #[test]
-fn eight_writers_of_eight_threads_all_come_through() {
+fn eight_writers_of_eight_threads_all_succeed() {
     const WRITES: u64 = 5;
     let sandbox = Sandbox::new();
     let ids: Vec<_> = (0..PROCESSES).map(|_| sandbox.new_thread("scribe")).collect();

@@ -8,15 +8,15 @@ use crate::running::{PAY_ONCE, RUN, TASK, pay, project, thread_of};
 use crate::support::{HELLO, Sandbox};
 
 #[test]
-fn foreign_bytes_are_moved_aside_and_the_log_goes_on() {
+fn unsigned_bytes_are_moved_aside_and_the_log_continues() {
     let (sandbox, thread) = Sandbox::with_thread();
     let path = sandbox.transcript(&thread);
     let whole = fs::read(&path).unwrap();
     fs::write(&path, [&whole[..], b"garbage"].concat()).unwrap();
     let dry = sandbox.run(&["repair", &thread, "--dry-run", "--json"]).json();
-    assert_eq!((&dry["mended"][0]["found"], &dry["dry_run"]), (&"foreign_bytes".into(), &true.into()));
+    assert_eq!((&dry["repairs"][0]["found"], &dry["dry_run"]), (&"foreign_bytes".into(), &true.into()));
     let done = sandbox.run(&["repair", &thread, "--json"]).json();
-    assert_eq!((&done["mended"][0]["bytes"], &done["version"]), (&7.into(), &1.into()));
+    assert_eq!((&done["repairs"][0]["bytes"], &done["version"]), (&7.into(), &1.into()));
     assert!(fs::read(&path).unwrap().starts_with(&whole));
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
     let ran = sandbox.run(&["repair", &thread]);
@@ -24,13 +24,13 @@ fn foreign_bytes_are_moved_aside_and_the_log_goes_on() {
 }
 
 #[test]
-fn a_manifest_that_was_changed_is_kept_aside() {
+fn a_changed_manifest_is_set_aside() {
     let (sandbox, thread) = Sandbox::with_thread();
     let path = sandbox.threads().join(&thread).join("thread.json");
     fs::write(&path, "{}").unwrap();
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(6));
     let done = sandbox.run(&["repair", &thread, "--json"]).json();
-    let aside = done["mended"][0]["aside"].as_str().unwrap();
+    let aside = done["repairs"][0]["aside"].as_str().unwrap();
     assert_eq!(fs::read_to_string(sandbox.threads().join(&thread).join(aside)).unwrap(), "{}");
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
 }
@@ -47,7 +47,7 @@ fn a_loss_must_be_accepted() {
     assert!(refused["hint"].as_str().unwrap().contains("--accept-loss"), "{refused}");
     assert_eq!(refused["unchanged_up_to"], 0);
     let done = sandbox.run(&["repair", &thread, "--accept-loss", "--json"]).json();
-    assert_eq!((&done["mended"][0]["found"], &done["version"]), (&"loss".into(), &2.into()));
+    assert_eq!((&done["repairs"][0]["found"], &done["version"]), (&"loss".into(), &2.into()));
     assert!(fs::read_to_string(&path).unwrap().starts_with(&first));
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
     assert_eq!(sandbox.append(&thread, "2", HELLO), 3);
@@ -63,7 +63,7 @@ fn damage_is_refused_with_what_is_still_proven() {
     let refused = sandbox.run(&["repair", &thread, "--accept-loss", "--json"]).error(6, "damaged");
     assert_eq!(refused["unchanged_up_to"], 0);
     assert_eq!(fs::read_to_string(&path).unwrap(), damaged);
-    sandbox.run(&["repair", "nobody", "--json"]).error(3, "thread_not_found");
+    sandbox.run(&["repair", "missing", "--json"]).error(3, "thread_not_found");
 }
 
 /// The log of a thread that a limit suspended, without its last changesets; the snapshot that was saved then is still there.
@@ -83,13 +83,13 @@ fn cut() -> (Sandbox, String) {
 }
 
 #[test]
-fn what_is_lost_is_said_for_ever_and_the_ledger_agrees() {
+fn an_accepted_loss_stays_visible_and_the_ledger_agrees() {
     let (sandbox, thread) = cut();
     assert_eq!(sandbox.run(&["repair", &thread, "--accept-loss"]).code, Some(0));
     let told = sandbox.run(&["verify", &thread, "--json"]).json();
     let lost = &told["lost"][0];
     assert_eq!((&told["sound"], &lost["from_version"]), (&true.into(), &1.into()), "{told}");
-    assert!(lost["since"].is_string() && told["message"].as_str().unwrap().contains("lost for good"), "{told}");
+    assert!(lost["since"].is_string() && told["message"].as_str().unwrap().contains("which are lost"), "{told}");
     assert!(sandbox.run(&["verify", &thread]).stdout.contains("lost: versions 1 to "));
     let file = sandbox.root().join("lost.tar").display().to_string();
     assert_eq!(sandbox.run(&["export", &thread, "-o", &file]).code, Some(0));
@@ -158,14 +158,14 @@ fn lost_postings_are_named_and_are_not_said_to_have_been_checked() {
 }
 
 #[test]
-fn what_a_snapshot_still_holds_is_brought_back() {
+fn the_content_of_a_snapshot_is_recovered() {
     let (sandbox, thread) = cut();
     let before = sandbox.run(&["snapshots", &thread, "--json"]).json();
     let version = &before["snapshots"][0]["log_version"];
     let dry = sandbox.run(&["repair", &thread, "--from-snapshot", "--dry-run", "--json"]).json();
     let done = sandbox.run(&["repair", &thread, "--from-snapshot", "--json"]).json();
-    assert_eq!(dry["mended"].as_array().unwrap().len(), done["mended"].as_array().unwrap().len());
-    let brought = done["mended"].as_array().unwrap().iter().find(|one| one["found"] == "provisional").unwrap();
+    assert_eq!(dry["repairs"].as_array().unwrap().len(), done["repairs"].as_array().unwrap().len());
+    let brought = done["repairs"].as_array().unwrap().iter().find(|one| one["found"] == "provisional").unwrap();
     assert_eq!(&brought["log_version"], version);
     assert!(brought["messages"].as_u64().unwrap() > 0, "{done}");
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));

@@ -96,7 +96,7 @@ fn keys_and_documents() {
 }
 
 #[test]
-fn keeping_house() {
+fn maintenance() {
     let sandbox = Sandbox::new();
     let mut screens = Vec::new();
     for page in ["doctor", "backup", "restore", "erase", "prune"] {

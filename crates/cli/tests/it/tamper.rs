@@ -523,7 +523,7 @@ const TOGETHER: [&[Together]; 9] = {
 /// A request that was removed with its older inbox, and an account that was put back while the thread that posted to it was removed, were
 /// lost without a word.
 #[test]
-fn rows_of_several_tables_that_are_put_back_together_are_named() {
+fn older_rows_of_several_tables_that_fit_each_other_are_detected() {
     let world = World::new();
     let columns = columns(&world);
     let control = world.changed(&|_| true).map(|same| After::of(&world, &same)).unwrap();

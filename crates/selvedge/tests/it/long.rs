@@ -102,7 +102,7 @@ fn turn_five_thousand_costs_what_turn_fifty_did() {
     };
     assert_eq!(cost(50).0, 0, "a turn reads nothing of the log again");
     assert_eq!(cost(TURNS as usize - 1), cost(50));
-    // The fastest ten turns in a row of a hundred, so that nobody else's work on the machine counts; a turn that looks at every message
+    // The fastest ten turns in a row of a hundred, so that other load on the machine does not count; a turn that looks at every message
     // once would be a hundred times slower here.
     let fastest = |from: usize| (from..from + 90).map(|turn| marks[turn + 10].cpu - marks[turn].cpu).min().unwrap();
     let early = fastest(50);

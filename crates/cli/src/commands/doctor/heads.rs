@@ -1,4 +1,4 @@
-//! What the user remembers of stores: lists in `heads` of the user's folder, against the store that is looked at.
+//! The user's lists of heads, in `heads` of the Selvedge home, compared with the store.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::commands::heads::kept::{self, BYTES_MAX, Kept};
 use crate::context::{Context, User};
 use crate::error::Failure;
 
-/// Compares the store with every list that the user keeps. A store that can't be opened has been reported.
+/// Compares the store with every list. A store that can't be opened has been reported.
 pub(super) fn look(project: &Path, trust: &Trust, depth: Depth, context: &Context<'_>) -> Vec<Finding> {
     let Ok(user) = User::find() else { return Vec::new() };
     let Ok(store) = context.open_to_look(project, trust) else { return Vec::new() };
@@ -23,7 +23,7 @@ pub(super) fn look(project: &Path, trust: &Trust, depth: Depth, context: &Contex
 }
 
 fn unread(failure: Failure) -> Finding {
-    let why = "what it remembers can't be compared with the store";
+    let why = "it can't be compared with the store";
     let found = Finding::new(Severity::Warning, "heads_refused", "your heads", failure.message, why);
     found.help(failure.hint.unwrap_or_else(|| "`selvedge heads export` writes a new one".to_owned()))
 }
@@ -32,17 +32,17 @@ fn finding(kept: &Kept, store: &dyn Backend) -> Option<Finding> {
     let Kept { file, compared, .. } = kept;
     let first = compared.differs.first()?;
     let what = match compared.differs.len() {
-        1 => format!("it is behind `{}`: {first}", file.display()),
-        many => format!("it is behind `{}` in {many} places; the first: {first}", file.display()),
+        1 => format!("it is older than `{}`: {first}", file.display()),
+        many => format!("it is older than `{}` in {many} places; the first: {first}", file.display()),
     };
     if kept.is_superseded {
-        let why = "you accepted that with a newer list of this store; the older list is of another store id";
+        let why = "you accepted that with a newer list of this store; the older list has another store id";
         return Some(Finding::new(Severity::Note, "heads_elsewhere", "the store", what, why));
     }
     let why = if kept.is_ours {
-        "what was signed and acknowledged is gone: the store was put back to an older state, or cut"
+        "acknowledged commits are gone: the store was reset to an older state, or cut"
     } else {
-        "the list is of another store id, and knows the same logs further: this store was put back to an older state and got \
+        "the list has another store id and later versions of the same logs: this store was reset to an older state and got \
          a new id, or it is an older copy"
     };
     let found = Finding::new(Severity::Damage, "rolled_back", "the store", what, why);

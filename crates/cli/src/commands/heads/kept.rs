@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use selvedge_model::{ThreadId, Timestamp};
 use selvedge_store::Backend;
-use selvedge_store::heads::{Compared, Depth, Heads, LogHead, Signed};
+use selvedge_store::heads::{Comparison, Depth, Heads, LogHead, Signed};
 
-use super::{behind, folder, read, what_to_do};
+use super::{folder, read, rolled_back, what_to_do};
 use crate::context::User;
 use crate::error::Failure;
 
@@ -27,7 +27,7 @@ pub(crate) struct Kept {
     pub(crate) is_ours: bool,
     /// Whether the user accepted an older state after it was made.
     pub(crate) is_superseded: bool,
-    pub(crate) compared: Compared,
+    pub(crate) compared: Comparison,
 }
 
 impl Kept {
@@ -70,7 +70,7 @@ pub(crate) fn failure(store: &dyn Backend) -> Option<Failure> {
     let user = User::find().ok()?;
     let (kept, _) = compare(&user, store, Depth::UpTo(BYTES_MAX));
     let first = kept.iter().find(|kept| kept.is_ahead())?;
-    Some(behind(&first.compared, &first.file).hint(remedy(first, store)))
+    Some(rolled_back(&first.compared, &first.file).hint(remedy(first, store)))
 }
 
 /// What to do about a store that is behind a list.

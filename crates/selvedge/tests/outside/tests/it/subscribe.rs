@@ -1,4 +1,4 @@
-//! Watching what this process does, and following what any process commits.
+//! Subscribing to this process, and following the commits of any process.
 
 use std::time::Duration;
 

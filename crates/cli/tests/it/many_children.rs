@@ -1,5 +1,5 @@
 //! Many children of one parent, each a process of its own, eight at a time. Children and parent are killed by SIGKILL at random
-//! moments, stopped, and fail; whoever was killed is taken up again until nothing is left to do. Then every nano-dollar is where it
+//! moments, stopped, and fail; killed ones are resumed until nothing is left to do. Then every nano-dollar is where it
 //! belongs.
 //!
 //! `SELVEDGE_TEST_CHILDREN` says how many, `SELVEDGE_TEST_SEED` where chance begins.
@@ -15,9 +15,9 @@ use selvedge_store::{Leases, Logs, Registry};
 use selvedge_store_local::LocalStore;
 use serde_json::json;
 
+use crate::children::{family, keyed, keys_are_unique};
 use crate::kills::Chance;
 use crate::running::put;
-use crate::spawned::{family, keyed, keys_are_unique};
 use crate::support::{Ran, Sandbox};
 
 const AT_ONCE: usize = 8;
@@ -119,7 +119,7 @@ impl Nursery<'_> {
         }
     }
 
-    /// Takes up whoever was left, kills and stops others, until every child has come to its end.
+    /// Resumes stalled ones, kills and stops others, until every child has ended.
     fn until_all_have_ended(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -147,7 +147,7 @@ impl Nursery<'_> {
         }
     }
 
-    /// Does something to somebody, perhaps.
+    /// Perhaps kills or stops a child.
     fn disturb(&mut self) {
         thread::sleep(Duration::from_millis(5 + self.chance.below(20)));
         self.runs.iter_mut().for_each(|run| _ = run.try_wait());
@@ -168,7 +168,7 @@ impl Nursery<'_> {
         }
     }
 
-    /// What the parent's log says, for whoever has to find out what went wrong.
+    /// The parent's log, to find out what went wrong.
     fn story(&self) -> String {
         let lines = self.store.read(&self.parent, 0, usize::MAX).unwrap();
         let told = lines.iter().filter(|line| !matches!(line.event, Event::Checkpoint(_)));
@@ -186,7 +186,7 @@ impl Nursery<'_> {
     }
 }
 
-/// Kills the process among these that runs a thread; by what it was started as, so that nobody else's dies of a number that was used
+/// Kills the process among these that runs a thread; by its command line, so that no other process dies because its pid was used
 /// again.
 fn kill(child: &ThreadId, pids: &[u32]) -> bool {
     let runs_it = |pid: &&u32| {
@@ -236,7 +236,7 @@ fn is_conserved(sandbox: &Sandbox, parent: &str, children: usize) {
     let own: u64 = accounts[1..].iter().map(|account| account["own_nanos"].as_u64().unwrap()).sum();
     assert_eq!(accounts[0]["children_nanos"].as_u64(), Some(own), "to the nano-dollar");
     // What an answer costs: 1,007 tokens at a ten-millionth of a dollar.
-    assert!(own >= children as u64 / 4 * 100_700, "hardly anybody spent anything: the test shows nothing");
+    assert!(own >= children as u64 / 4 * 100_700, "hardly any child spent anything: the test shows nothing");
     let log = sandbox.run(&["log", parent, "--json"]).records();
     let count = |kind: &str| log.iter().filter(|line| line["event_type"] == kind).count();
     assert_eq!(count("child_spawned"), children);

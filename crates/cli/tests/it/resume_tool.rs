@@ -1,14 +1,14 @@
-//! An agent that goes on with a thread it started, and is killed on the way.
+//! An agent that resumes a thread it started, and is killed on the way.
 //!
-//! Nobody saw what became of such a call, and a person was asked for it; but the other thread's log knows whether it was told.
+//! The outcome of such a call was unknown, and a person had to resolve it; but the other thread's log shows whether it was delivered.
 
 use std::process::Stdio;
 
 use serde_json::{Value, json};
 
+use crate::children::{PARENT, SPAWN, calling, eventually, family, has, keyed, keys_are_unique};
 use crate::kills::{Chance, Stand, killed_until_done};
 use crate::running::{put, status, thread_of};
-use crate::spawned::{PARENT, SPAWN, calling, eventually, family, has, keyed, keys_are_unique};
 use crate::support::{Ran, Sandbox};
 
 const GO: &str = "go on with it";
@@ -78,17 +78,17 @@ fn goes_on_once(spawn: &str, links: usize, paid: usize) {
 }
 
 #[test]
-fn killed_again_and_again_an_agent_goes_on_with_an_ended_child_once() {
+fn killed_again_and_again_an_agent_resumes_an_ended_child_once() {
     goes_on_once(SPAWN, 2, 2);
 }
 
 #[test]
-fn killed_again_and_again_an_agent_goes_on_with_a_waiting_child_once() {
+fn killed_again_and_again_an_agent_resumes_a_suspended_child_once() {
     goes_on_once("{ tool: spawn_thread, arguments: { directive: child, limits: { turns: 1 } } }", 1, 1);
 }
 
 #[test]
-fn an_agent_killed_while_the_child_it_resumed_works_is_told_what_came_of_it() {
+fn an_agent_killed_while_its_resumed_child_runs_gets_the_childs_outcome() {
     let child = "turns:\n  - { say: One. }\n  - { calls: [{ tool: slow, arguments: {} }] }\n  - { say: Two., repeat: forever }\n";
     let (sandbox, parent, child) = with_child(SPAWN, child);
     let mut running = sandbox.command(&["send", &parent, GO, "--json"]).stdin(Stdio::null()).spawn().unwrap();
