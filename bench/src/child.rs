@@ -9,7 +9,9 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::machine::own_memory_kib;
-use crate::{Outcome, chains, crowd, live, loading, peers, processes, spawns, startup, turns, under_load, waiting};
+use crate::{
+    Outcome, append, chains, crowd, live, loading, peers, processes, spawns, startup, turns, under_load, waiting,
+};
 
 /// What such a process does. Each answers with one line of JSON.
 #[derive(Clone, Debug, Subcommand)]
@@ -24,6 +26,9 @@ pub(crate) enum Role {
     /// Verifies a thread.
     #[command(hide = true)]
     Verify { folder: PathBuf, thread: String },
+    /// Appends one message.
+    #[command(hide = true)]
+    Append { folder: PathBuf, thread: String, name: String },
     /// Shows a thread.
     #[command(hide = true)]
     Show { folder: PathBuf, thread: String },
@@ -68,6 +73,7 @@ impl Role {
             Self::Load { folder, thread } => loading::load(folder, thread)?,
             Self::Verify { folder, thread } => under_load::transcript::verify(folder, thread)?,
             Self::UnderLoad(args) => return under_load::run(args),
+            Self::Append { folder, thread, name } => append::append(folder, thread, name)?,
             Self::Show { folder, thread } => startup::show(folder, thread)?,
             Self::Crowd { folder, threads, rounds, commits } => crowd::run(folder, *threads, *rounds, *commits)?,
             Self::Live { folder, rounds, counts } => live::run(folder, *rounds, counts)?,

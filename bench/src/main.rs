@@ -7,10 +7,11 @@
 //!
 //! - [`measure`]: laps, rounds and spread. [`moments`]: the times of events in a run. [`machine`]: the machine. [`report`]: the report.
 //! - [`home`]: a store in a folder of its own. [`bare`]: the baseline. [`child`]: measurements in processes of their own.
-//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`live`], [`waiting`], [`processes`], [`turns`], [`bytes`], [`loading`],
+//! - One file per measurement: [`warm`], [`append`], [`history`], [`crowd`], [`live`], [`waiting`], [`processes`], [`turns`], [`bytes`], [`loading`],
 //!   [`snapshots`], [`chains`], [`handoffs`], [`spawns`], [`startup`], [`memory`].
 //! - [`peers`]: the same work with other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
 
+mod append;
 mod bare;
 mod bytes;
 mod chains;
@@ -84,6 +85,8 @@ struct Args {
 enum What {
     /// One thread's commit, compared with a bare append.
     Warm,
+    /// One append by a fresh process.
+    Append,
     /// A late turn, compared with an early one.
     History,
     /// 64 threads, compared with 64 bare loops.
@@ -162,8 +165,9 @@ fn measure_all(args: &Args) -> Outcome<()> {
     let mut report = Report::new(Machine::look(folder.path())?, plan);
     let all = |what| args.only.is_empty() && (args.publish || what != What::Peers);
     let wanted = |what| all(what) || args.only.contains(&what);
-    let steps: [(What, &str, Measurement); 16] = [
+    let steps: [(What, &str, Measurement); 17] = [
         (What::Warm, "A warm commit", warm::measure),
+        (What::Append, "An append by a fresh process", append::measure),
         (What::History, "Late in a thread", history::measure),
         (What::Crowd, "Many threads", crowd::measure),
         (What::Live, "Live threads", live::measure),

@@ -100,6 +100,11 @@ impl Report {
         self.machine.sync().median
     }
 
+    /// The bare sync right before this section, in microseconds.
+    pub(crate) fn section_sync(&self) -> f64 {
+        self.sections.last().map_or_else(|| self.sync(), |section| section.sync.median)
+    }
+
     /// Begins a section; measures the disk for it.
     pub(crate) fn section(&mut self, title: &str, folder: &Path) -> Outcome<()> {
         let sync = machine::sync(folder)?;

@@ -1,7 +1,7 @@
 //! Futures of the embedding program, polled inside its own tokio runtime.
 //!
-//! The engine polls models and tools in a small runtime of its own, which has timers and no sockets. A program that opens Selvedge inside a
-//! tokio runtime expects its HTTP client to work in a tool, so such futures see that runtime while they are polled.
+//! The engine polls models and tools in its own small runtime, which has timers and no sockets. A program that opens Selvedge inside a
+//! tokio runtime expects its HTTP client to work in a tool, so such futures enter that runtime while they are polled.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use selvedge_model::blocking::BoxFuture;
 use selvedge_model::{Answer, Cancel, Model, ModelError, Prompt};
 use tokio::runtime::Handle;
 
-/// The same future, which sees the runtime while it is polled.
+/// The same future, which enters the runtime while it is polled.
 pub(crate) async fn inside<T>(runtime: Option<Handle>, work: impl Future<Output = T> + Send) -> T {
     let Some(runtime) = runtime else { return work.await };
     let mut work = Box::pin(work);

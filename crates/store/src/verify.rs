@@ -199,13 +199,18 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
             folded_hash = Some(entry.head.hash);
         }
         entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
-        match signers.last_mut() {
-            Some((signer, count)) if *signer == checkpoint.signer => *count += 1,
-            _ => signers.push((checkpoint.signer, 1)),
-        }
+        count_signer(&mut signers, checkpoint.signer);
         each(&entry);
     })
     .map_err(|source| Error::Io { what: "read", path: of.location(thread).join("transcript.jsonl"), source })?;
+    // What is not understood is signed like everything else.
+    let is_known = |version: u64| last.is_none_or(|last| version <= last);
+    for (_, signer) in examined.unread_signers.iter().filter(|(version, _)| is_known(*version)) {
+        count_signer(&mut signers, *signer);
+    }
+    if let Some(head) = examined.verified.as_ref().filter(|head| examined.unread.is_some() && is_known(head.version)) {
+        (lines, bytes) = (head.lines, head.bytes);
+    }
     if let (Some(memory), Some(hash)) = (&memory, shown_hash)
         && memory.hash.is_some_and(|remembered| remembered != hash)
     {
@@ -259,6 +264,14 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
         unnamed_blobs: unnamed_blobs(of, thread, &named),
         trailing_bytes: 0,
     })
+}
+
+/// Counts one more checkpoint of a signer.
+pub(crate) fn count_signer(signers: &mut Vec<(Digest, u64)>, signer: Digest) {
+    match signers.last_mut() {
+        Some((last, count)) if *last == signer => *count += 1,
+        _ => signers.push((signer, 1)),
+    }
 }
 
 fn manifest_memory<S: Stored + ?Sized>(of: &S, thread: &ThreadId) -> Result<Option<Remembered>> {

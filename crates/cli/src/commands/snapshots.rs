@@ -1,4 +1,4 @@
-//! `selvedge snapshots`: the snapshots that are kept of a thread.
+//! `selvedge snapshots`: lists the snapshots of a thread.
 
 use selvedge::snapshot::{Schema, examined};
 use selvedge_model::{ThreadId, Timestamp};
@@ -13,19 +13,20 @@ use crate::error::{Failure, Result};
 use crate::output::table;
 use crate::text::{clean, grouped, local_minute};
 
-/// List the snapshots that are kept of a thread, the newest first
+/// List the snapshots of a thread, newest first
 ///
-/// A snapshot is a copy of what the log says at a version: `state.json`, older ones in `checkpoints/`, and those of completed threads in
-/// `archive/`. Nothing depends on them; delete any, and the log says the same. `selvedge state THREAD --snapshot` shows the newest.
+/// A snapshot is a copy of the state of a thread at a version: the newest in `state.json`, older ones in `checkpoints/`, those of
+/// completed threads in `archive/`. They can be deleted: everything in them is in the log. `selvedge state THREAD --snapshot` shows
+/// the newest.
 ///
-/// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}], "unlisted":[…]}; "place" is
-/// newest, older or archived, "base" the version of the snapshot that it builds on or null, "good" whether it can be used (its signature
-/// holds, what it builds on is there, its format is known, it fits the schema, and the log has not lost its version), and "why" why not.
-/// "log_version" and "saved_at" are null for what stands in the place of the newest and does not look like a snapshot. "unlisted" says why
-/// there is nothing to be listed where a folder should be.
+/// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}],
+/// "unlisted":[…]}; "place" is newest, older or archived, "base" the version of the snapshot that it builds on or null, "good"
+/// whether it can be used (its signature is valid, the snapshot it builds on exists, its format is known, it matches the schema, and
+/// its version is not lost), and "why" is the reason if not. "log_version" and "saved_at" are null for a file that is in the place of
+/// the newest and is not a snapshot. "unlisted" says why a folder of snapshots could not be listed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
 }
 
@@ -86,13 +87,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let refused = store.blocked_folders(&thread_id, archive);
     let unlisted: Vec<String> = refused.iter().map(ToString::to_string).collect();
     for why in &unlisted {
-        context.output.say(format_args!("no snapshot can be put there: {why}; move it away"));
+        context.output.say(format_args!("the folder of snapshots can't be used: {why}; move it away"));
     }
     if context.output.is_json() {
         return context.output.record(&Listed { thread_id, log_version, snapshots, unlisted });
     }
     if snapshots.is_empty() {
-        context.output.tell("no snapshot is kept of it; a thread that waits, fails or grows long gets one");
+        context.output.tell("there are no snapshots; they are saved when a thread is suspended, fails or grows long");
         return Ok(());
     }
     let rows = snapshots.iter().map(One::row);

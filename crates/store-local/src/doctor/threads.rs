@@ -245,9 +245,11 @@ impl Examiner<'_> {
             Err(error) => return Err(error),
         };
         // Another process may have committed since the rows were read.
-        let head = self.core().read(|connection| rows::existing(connection, thread))?.head;
-        if memory.version > head.version {
-            let finding = LogFinding::Truncated { have: Some(head.version), version: memory.version, by: memory.by };
+        let now = self.core().read(|connection| rows::existing(connection, thread))?;
+        let end = self.log_end(&now)?;
+        let head = now.head;
+        if memory.version > end {
+            let finding = LogFinding::Truncated { have: Some(end), version: memory.version, by: memory.by };
             let error = Error::Log { thread: thread.clone(), finding };
             report.add(Finding::of_error(Severity::Damage, thread, &error).help(format!(
                 "restore log and database from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`"
@@ -263,6 +265,16 @@ impl Examiner<'_> {
         Ok(())
     }
 
+    /// The version at which a log ends. If the database is behind, the log goes on, signed, after the head that the database has: then it
+    /// is not the log that is cut off.
+    fn log_end(&self, row: &Row) -> Result<u64> {
+        match self.core().refuse_behind(&row.manifest.thread_id, row) {
+            Ok(()) => Ok(row.head.version),
+            Err(Error::Log { finding: LogFinding::DatabaseBehind { file, .. }, .. }) => Ok(file),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Checks the newest snapshot, which may record more of the log than there is.
     fn snapshot(&self, row: &Row, report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
@@ -271,9 +283,11 @@ impl Examiner<'_> {
         }
         let seen = self.core().newest_snapshot(thread)?;
         // Another process may have committed since the rows were read.
-        let head = self.core().read(|connection| rows::existing(connection, thread))?.head;
-        if let Some(memory) = self.core().snapshot_beyond(thread, seen.as_ref(), head.version)? {
-            let finding = LogFinding::Truncated { have: Some(head.version), version: memory.version, by: memory.by };
+        let now = self.core().read(|connection| rows::existing(connection, thread))?;
+        let end = self.log_end(&now)?;
+        let head = now.head;
+        if let Some(memory) = self.core().snapshot_beyond(thread, seen.as_ref(), end)? {
+            let finding = LogFinding::Truncated { have: Some(end), version: memory.version, by: memory.by };
             let error = Error::Log { thread: thread.clone(), finding };
             report.add(Finding::of_error(Severity::Damage, thread, &error).help(format!(
                 "restore log and database from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`"

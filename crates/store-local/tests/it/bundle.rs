@@ -498,7 +498,11 @@ fn a_log_that_is_not_understood_is_reported_as_that_and_not_as_damaged() {
     let sig = home.signer().sign(selvedge_log::keys::DOMAIN_CHECKPOINT, unsigned.as_bytes());
     let log = format!("{before}{unsigned},\"sig\":\"{sig}\"}}}}\n");
     let archive = [entry(&format!("{thread}/transcript.jsonl"), b'0', log.as_bytes()), vec![0; 1024]].concat();
-    let judged = check(&archive, &home).unwrap().judgement;
+    let verdict = check(&archive, &home).unwrap();
+    // Both signatures were checked, that of the line that is not understood included.
+    assert_eq!(verdict.signers, [(home.signer().fingerprint(), 2)]);
+    assert_eq!((verdict.lines, verdict.bytes), (4, log.len() as u64));
+    let judged = verdict.judgement;
     assert!(matches!(&judged.finding, Finding::Unread(at) if (at.line, at.version) == (3, 1)), "{judged:?}");
     assert_eq!(judged.unchanged_up_to, Some(1));
     let store = home.open();
@@ -506,7 +510,9 @@ fn a_log_that_is_not_understood_is_reported_as_that_and_not_as_damaged() {
     let folder = home.threads().join(thread.folder());
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("transcript.jsonl"), &log).unwrap();
-    let verdict = store.verify(&thread, &mut |_| {}).unwrap().judgement;
+    let verdict = store.verify(&thread, &mut |_| {}).unwrap();
+    assert_eq!((verdict.signers, verdict.lines), (vec![(home.signer().fingerprint(), 2)], 4));
+    let verdict = verdict.judgement;
     assert!(matches!(verdict.finding, Finding::Unread(_)), "{verdict:?}");
     assert_eq!(verdict.unchanged_up_to, Some(1));
     assert!(store.repair(&thread, selvedge_store_local::Repair::default()).is_err());

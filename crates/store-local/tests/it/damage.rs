@@ -3,9 +3,10 @@
 use std::fs;
 
 use selvedge_log::recovery::Finding;
-use selvedge_model::{Batch, Classify, Expect, Kind, Part, ThreadId};
+use selvedge_model::{AgentId, Batch, Changeset, Classify, Expect, Kind, Part, Reason, RunId, RunMeta, ThreadId};
 use selvedge_store::load::load;
 use selvedge_store::{Commit, Error};
+use selvedge_store_local::doctor::{Depth, examine};
 use selvedge_store_local::{Access, LocalStore, Repair};
 
 use crate::reindex::reindex;
@@ -338,6 +339,37 @@ fn a_database_older_than_the_log_is_refused() {
     let found = Finding::DatabaseBehind { database: 1, file: 2 };
     assert!(matches!(&refused, Error::Log { finding, .. } if *finding == found), "{refused}");
     assert_eq!(store.verify(&thread, &mut |_| {}).unwrap().judgement.finding, found);
+}
+
+/// `thread.json` and `state.json` remember what the log still has: doctor said that the log was cut off, and advised to give up what is there.
+#[test]
+fn a_log_that_goes_on_after_an_older_head_is_not_called_cut_off() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    store.close().unwrap();
+    let old = fs::read(home.threads().join("registry.db")).unwrap();
+    let store = home.open();
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(1), says("two")))).unwrap();
+    let status = Changeset {
+        run_id: Some(RunId::new("r1").unwrap()),
+        run_meta: Some(RunMeta::started(AgentId::new("scribe").unwrap(), "user")),
+        ..Changeset::empty(Reason::UserMessage)
+    };
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(2), status))).unwrap();
+    store.close().unwrap();
+    fs::write(home.threads().join("registry.db"), old).unwrap();
+    let report = examine(home.options(Access::ReadOnly), Depth::Ends, &mut |_, _| {});
+    let codes: Vec<_> = report.findings.iter().map(|finding| finding.code).collect();
+    assert!(codes.contains(&"database_behind"), "{codes:?}");
+    assert!(!codes.contains(&"truncated"), "{:?}", report.findings);
+    // A log that ends before what they remember is cut off, also with an older head.
+    let whole = fs::read_to_string(home.transcript(&thread)).unwrap();
+    let second = whole.match_indices("\"event_type\":\"checkpoint\"").nth(2).unwrap().0;
+    let end = second + whole[second..].find('\n').unwrap() + 1;
+    fs::write(home.transcript(&thread), &whole[..end]).unwrap();
+    let report = examine(home.options(Access::ReadOnly), Depth::Ends, &mut |_, _| {});
+    assert!(report.findings.iter().any(|finding| finding.code == "truncated"), "{:?}", report.findings);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use selvedge_model::{Digest, NamedBlobs, ThreadId};
 
 use super::{Accounts, FOLDER_MAX, ImportOutcome, ImportReport, Staged, Staging, refused, small, ustar};
 use crate::error::{Error, Result};
-use crate::verify::{BadBlob, lost_in};
+use crate::verify::{BadBlob, count_signer, lost_in};
 use crate::{capabilities, manifest};
 
 /// The maximum number of files in an archive.
@@ -185,10 +185,7 @@ impl<'a> ArchiveReader<'a> {
         let scanner = Scanner::new(&thread, self.trust, Signatures::Every).watching(self.watched);
         let whole = Cursor::new(first).chain(reader.by_ref());
         let examined = examine(whole, scanner, |entry| {
-            match signers.last_mut() {
-                Some((signer, count)) if *signer == entry.head.signer => *count += 1,
-                _ => signers.push((entry.head.signer, 1)),
-            }
+            count_signer(&mut signers, entry.head.signer);
             for (mate, version) in entry.checkpoint().into_iter().flat_map(|said| &said.with) {
                 let known = mates.entry(mate.clone()).or_default();
                 *known = (*known).max(*version);
@@ -198,6 +195,7 @@ impl<'a> ArchiveReader<'a> {
             (self.each)(&entry);
         });
         let examined = examined.map_err(refused)?;
+        examined.unread_signers.iter().for_each(|(_, signer)| count_signer(&mut signers, *signer));
         reader.get_mut().sync().map_err(refused)?;
         self.log = Some(Log { thread, examined, signers, mates, named, lost });
         Ok(())

@@ -1,4 +1,4 @@
-//! Keys whose word does not count, or counts no more: what they signed is said to be that, and never to be damage.
+//! Untrusted and revoked keys: what they signed is reported as untrusted, and never as damage.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ fn doctor(sandbox: &Sandbox, flags: &[&str]) -> (Option<i32>, Vec<Value>) {
 
 /// A thread whose middle key is revoked: `verify` refused it, and appending to it went on.
 #[test]
-fn nothing_is_added_to_a_log_that_a_revoked_key_signed_in_its_middle() {
+fn nothing_is_appended_to_a_log_that_a_revoked_key_signed_in_its_middle() {
     let (sandbox, thread) = Sandbox::with_thread();
     let middle = rotate(&sandbox);
     append(&sandbox, &thread).json();
@@ -63,7 +63,7 @@ fn nothing_is_added_to_a_log_that_a_revoked_key_signed_in_its_middle() {
 
 /// The same if the key's file is gone from the trusted ones.
 #[test]
-fn nothing_is_added_to_a_log_of_a_key_that_is_not_trusted_any_more() {
+fn nothing_is_appended_to_a_log_of_a_revoked_key() {
     let (sandbox, thread) = Sandbox::with_thread();
     let first = current(&sandbox);
     rotate(&sandbox);
@@ -75,7 +75,7 @@ fn nothing_is_added_to_a_log_of_a_key_that_is_not_trusted_any_more() {
     assert_eq!((code, found.len(), &found[0]["code"]), (Some(1), 1, &"untrusted_key".into()), "{found:?}");
 }
 
-/// Signs a file of the store with a key that nobody here knows.
+/// Signs a file of the store with an unknown key.
 fn sign_as_stranger(sandbox: &Sandbox, path: &std::path::Path, kind: &'static str, thread: &str) {
     let stranger = Sandbox::new();
     let signer = KeyFolder::load(&stranger.home().join("keys/signing")).unwrap();
@@ -87,7 +87,7 @@ fn sign_as_stranger(sandbox: &Sandbox, path: &std::path::Path, kind: &'static st
 
 /// It was called damage that `repair` mends, and every append was refused.
 #[test]
-fn a_manifest_of_a_key_that_is_not_trusted_is_written_anew() {
+fn a_manifest_of_an_untrusted_key_is_written_again() {
     let (sandbox, thread) = Sandbox::with_thread();
     let path = sandbox.threads().join(&thread).join("thread.json");
     for mend in ["append", "repair"] {
@@ -106,7 +106,7 @@ fn a_manifest_of_a_key_that_is_not_trusted_is_written_anew() {
 
 /// Its file was said to be missing in the database, with the advice to rebuild that, which left it out again.
 #[test]
-fn a_tombstone_of_a_key_that_is_not_trusted_is_said_to_be_that() {
+fn a_tombstone_of_an_untrusted_key_is_reported_as_such() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.run(&["thread", "delete", &thread, "--yes"]);
     let path = sandbox.threads().join("tombstones").join(format!("{thread}.json"));
@@ -123,7 +123,7 @@ fn a_tombstone_of_a_key_that_is_not_trusted_is_said_to_be_that() {
 }
 
 #[test]
-fn a_backup_of_a_key_that_is_not_trusted_names_the_way_to_trust_it() {
+fn a_backup_of_an_untrusted_key_names_the_command_that_trusts_it() {
     let (sandbox, _) = Sandbox::with_thread();
     let backup = sandbox.root().join("copy");
     assert_eq!(sandbox.run(&["backup", backup.to_str().unwrap()]).code, Some(0));

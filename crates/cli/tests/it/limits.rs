@@ -1,4 +1,4 @@
-//! Ceilings as a user meets them: `--limit`, what is said when one is reached, and `--raise`.
+//! Limits: `--limit`, the message when one is reached, and `--raise`.
 
 use std::fs;
 use std::process::Stdio;
@@ -22,18 +22,18 @@ fn run(sandbox: &Sandbox, limit: &str) -> Ran {
 fn reached(ran: &Ran) -> (String, Value) {
     let error = ran.error_beside_data(8, "limit_reached");
     let last = ran.records().pop().unwrap();
-    assert_eq!((&last["told"], &last["status"]), (&json!("ended"), &json!("suspended")), "{ran:?}");
+    assert_eq!((&last["type"], &last["status"]), (&json!("ended"), &json!("suspended")), "{ran:?}");
     (error["hint"].as_str().unwrap().to_owned(), last["suspended"].clone())
 }
 
 #[test]
-fn a_run_stops_at_its_turns_says_so_and_goes_on_when_they_are_raised() {
+fn a_run_stops_at_its_turn_limit_and_continues_when_it_is_raised() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_SIX);
     let ran = run(&sandbox, "turns=2");
     let thread = thread_of(&ran);
     let (hint, why) = reached(&ran);
     assert_eq!((&why["code"], &why["current"], &why["maximum"]), (&json!("turns_exceeded"), &json!(2), &json!(2)));
-    assert_eq!(hint, format!("`selvedge resume {thread} --raise turns=…` goes on with a higher one"));
+    assert_eq!(hint, format!("`selvedge resume {thread} --raise turns=…` raises it and continues"));
     assert_eq!(paid(&sandbox), 2);
     let need = sandbox.run(&["inbox", "--json"]).json();
     assert_eq!(
@@ -56,19 +56,19 @@ fn a_run_stops_at_its_turns_says_so_and_goes_on_when_they_are_raised() {
 }
 
 #[test]
-fn people_are_told_the_values_and_what_to_type() {
+fn text_output_has_the_values_and_the_next_command() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_SIX);
     let ran = sandbox.run(&["run", "task", "--model", "scripted:script.yaml", "--limit", "tokens=150"]);
     assert_eq!(ran.code, Some(8), "{ran:?}");
     assert!(ran.stderr.contains("has reached a limit: tokens_exceeded, 200 of 150"), "{ran:?}");
-    assert!(ran.stdout.contains("waits: limit (tokens_exceeded), 200 of 150"), "{ran:?}");
+    assert!(ran.stdout.contains("suspended: limit (tokens_exceeded), 200 of 150"), "{ran:?}");
     assert!(ran.stderr.contains("--raise tokens=…"), "{ran:?}");
     let shown = sandbox.run(&["inbox"]).stdout;
     assert!(shown.contains("limit tokens_exceeded") && shown.contains("200 of 150"), "{shown}");
 }
 
 #[test]
-fn a_limit_that_is_none_is_answered_with_those_that_are() {
+fn an_unknown_limit_is_answered_with_the_known_ones() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_SIX);
     for (limit, why) in [
         ("turn=2", "there is no limit `turn`"),
@@ -85,7 +85,7 @@ fn a_limit_that_is_none_is_answered_with_those_that_are() {
 }
 
 #[test]
-fn a_call_that_the_money_does_not_hold_is_not_made() {
+fn a_call_that_the_account_can_not_cover_is_not_made() {
     let sandbox = project(TASK, &pay("echo ok"), &format!("{PRICE}{PAY_SIX}"));
     // A turn costs 90 · $100 + 10 · $1000 for a million tokens: 1.9 cents; at most it may cost far more.
     let ran = run(&sandbox, "spend=0.35");
@@ -112,11 +112,11 @@ fn a_call_that_the_money_does_not_hold_is_not_made() {
     assert_eq!(account["own_nanos"], json!(6 * 19_000_000_u64), "{books}");
     assert_eq!(books["verified"]["holds"], true, "{books}");
     let shown = sandbox.run(&["budget", &thread, "--verify"]).stdout;
-    assert!(shown.contains("$0.114 spent") && shown.contains("each ceiling held at every posting"), "{shown}");
+    assert!(shown.contains("$0.114 spent") && shown.contains("no ceiling was exceeded at any posting"), "{shown}");
 }
 
 #[test]
-fn a_raise_reaches_a_run_that_goes_on_elsewhere() {
+fn a_raise_reaches_a_run_in_another_process() {
     let sandbox = project(TASK, &pay("[ -e fast ] || while [ ! -e go ]; do sleep 0.02; done; echo ok"), PAY_SIX);
     let mut command =
         sandbox.command(&["run", "task", "--model", "scripted:script.yaml", "--limit", "turns=2", "--json"]);
@@ -135,25 +135,26 @@ fn a_raise_reaches_a_run_that_goes_on_elsewhere() {
     assert_eq!((&shown["limits"]["turns"], &shown["requests"]), (&json!(9), &json!([])));
 }
 
-/// All but one of several raises that came at once were refused, because somebody had the thread.
+/// All but one of several concurrent raises were refused, because another process held the thread.
 #[test]
-fn raises_that_come_at_once_all_count() {
+fn concurrent_raises_all_count() {
     const RAISES: [&str; 6] = ["turns=50", "tokens=300000", "spend=3", "spawns=60", "depth=12", "duration=3000"];
     for round in 0..5 {
         let sandbox = project(TASK, &pay("[ ! -e slow ] || while [ ! -e go ]; do sleep 0.02; done; echo ok"), PAY_SIX);
         let ran = run(&sandbox, "turns=2");
-        let (thread, _) = (thread_of(&ran), reached(&ran));
+        let thread = thread_of(&ran);
+        let _ = reached(&ran);
         fs::write(sandbox.project().join("slow"), "").unwrap();
         let raise = |raise| sandbox.command(&["resume", &thread, "--raise", raise, "--json"]).spawn().unwrap();
         let mut raising = RAISES.map(raise);
-        // One of them goes on, whoever it is.
+        // Any one of them resumes the thread.
         while raising.iter_mut().filter_map(|child| child.try_wait().unwrap()).count() < RAISES.len() - 1 {
             thread::sleep(Duration::from_millis(10));
         }
         fs::write(sandbox.project().join("go"), "").unwrap();
         let raised = raising.map(Ran::of);
         for (ran, raise) in raised.iter().zip(RAISES) {
-            // Whoever comes before the turns are raised is told that they are used up.
+            // A command before the raise reports that the limit is reached.
             assert!(matches!(ran.code, Some(0 | 8)), "round {round}, {raise}: {ran:?}");
         }
         let shown = sandbox.run(&["thread", "show", &thread, "--json"]).json();
@@ -167,7 +168,7 @@ fn raises_that_come_at_once_all_count() {
 }
 
 #[test]
-fn a_raise_with_a_message_reaches_a_run_that_goes_on_elsewhere_and_the_message_waits_for_its_turn() {
+fn a_raise_with_a_message_reaches_a_run_in_another_process_and_the_message_is_queued() {
     let sandbox = project(TASK, &pay("[ -e fast ] || while [ ! -e go ]; do sleep 0.02; done; echo ok"), PAY_SIX);
     let mut command =
         sandbox.command(&["run", "task", "--model", "scripted:script.yaml", "--limit", "turns=2", "--json"]);
@@ -184,7 +185,8 @@ fn a_raise_with_a_message_reaches_a_run_that_goes_on_elsewhere_and_the_message_w
     }
     fs::write(sandbox.project().join("fast"), "").unwrap();
     fs::write(sandbox.project().join("go"), "").unwrap();
-    let (ran, raised) = (Ran::of(child), Ran::of(raising));
+    let ran = Ran::of(child);
+    let raised = Ran::of(raising);
     assert_eq!((ran.code, raised.code, paid(&sandbox)), (Some(0), Some(0), 6), "{ran:?} {raised:?}");
     assert_eq!((&shown()["limits"]["turns"], &shown()["requests"]), (&json!(9), &json!([])));
     let log = sandbox.run(&["log", "task", "--json"]).stdout;
@@ -192,7 +194,7 @@ fn a_raise_with_a_message_reaches_a_run_that_goes_on_elsewhere_and_the_message_w
 }
 
 #[test]
-fn a_tool_that_is_stuck_is_ended_when_the_time_is_over() {
+fn a_stuck_tool_is_killed_at_the_time_limit() {
     let sandbox = project(TASK, &pay("sleep 600"), PAY_SIX);
     let begun = Instant::now();
     let ran = run(&sandbox, "duration=1");

@@ -1,4 +1,4 @@
-//! What keeping house says of a store that something happened to: nothing vanishes unnamed, and what is named helps.
+//! Maintenance commands on damaged stores: nothing is lost without a report, and the remedies work.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -63,7 +63,7 @@ fn clean(sandbox: &Sandbox, args: &[&str]) {
 }
 
 #[test]
-fn a_log_that_reindex_left_out_is_named_by_everybody() {
+fn a_log_that_reindex_left_out_is_reported_by_every_command() {
     let (sandbox, thread) = sandbox();
     flip(&sandbox.transcript(&thread));
     lose_database(&sandbox);
@@ -91,7 +91,7 @@ fn a_log_that_reindex_left_out_is_named_by_everybody() {
 }
 
 #[test]
-fn a_sound_log_that_the_database_does_not_know_is_named_and_reindex_takes_it_in() {
+fn a_sound_log_that_is_not_in_the_database_is_reported_and_indexed() {
     let (sandbox, thread) = sandbox();
     let away = sandbox.root().join("away");
     fs::rename(sandbox.threads().join(&thread), &away).unwrap();
@@ -107,7 +107,7 @@ fn a_sound_log_that_the_database_does_not_know_is_named_and_reindex_takes_it_in(
 }
 
 #[test]
-fn a_cut_log_that_the_database_does_not_know_goes_on_when_the_loss_is_accepted() {
+fn a_cut_log_that_is_not_in_the_database_continues_when_the_loss_is_accepted() {
     let (sandbox, thread) = sandbox();
     sandbox.run(&["thread", "rename", &thread, "a title"]);
     let log = fs::read_to_string(sandbox.transcript(&thread)).unwrap();
@@ -123,7 +123,7 @@ fn a_cut_log_that_the_database_does_not_know_goes_on_when_the_loss_is_accepted()
 }
 
 #[test]
-fn a_copied_folder_is_said_to_be_a_copy() {
+fn a_copied_folder_is_reported_as_a_copy() {
     let (sandbox, thread) = sandbox();
     copy(&sandbox.threads().join(&thread), &sandbox.threads().join("t9"));
     let found = finding(&sandbox.run(&["doctor", "--json"]), "thread_unknown");
@@ -134,10 +134,11 @@ fn a_copied_folder_is_said_to_be_a_copy() {
 }
 
 #[test]
-fn a_thread_behind_a_link_is_named_left_out_and_not_deleted() {
+fn a_thread_behind_a_link_is_reported_left_out_and_not_deleted() {
     let (sandbox, thread) = sandbox();
     let good = sandbox.new_thread("scribe");
-    let (folder, away) = (sandbox.threads().join(&thread), sandbox.root().join("away"));
+    let folder = sandbox.threads().join(&thread);
+    let away = sandbox.root().join("away");
     fs::rename(&folder, &away).unwrap();
     symlink(&away, &folder).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
@@ -163,7 +164,8 @@ fn a_thread_behind_a_link_is_named_left_out_and_not_deleted() {
 #[test]
 fn blobs_behind_a_link_are_refused_and_the_log_is_still_backed_up() {
     let (sandbox, thread, _) = with_blob(b"a picture");
-    let (folder, away) = (sandbox.threads().join(&thread).join("blobs"), sandbox.root().join("away"));
+    let folder = sandbox.threads().join(&thread).join("blobs");
+    let away = sandbox.root().join("away");
     fs::rename(&folder, &away).unwrap();
     for (number, is_link) in [(1, true), (2, false)] {
         if is_link {
@@ -187,7 +189,7 @@ fn blobs_behind_a_link_are_refused_and_the_log_is_still_backed_up() {
 }
 
 #[test]
-fn manifests_and_tombstones_are_checked_on_their_way_into_and_out_of_a_backup() {
+fn manifests_and_tombstones_are_verified_by_backup_and_restore() {
     let (sandbox, thread) = sandbox();
     let gone = sandbox.new_thread("scribe");
     assert_eq!(sandbox.run(&["thread", "delete", &gone, "--yes"]).code, Some(0));
@@ -230,7 +232,7 @@ fn manifests_and_tombstones_are_checked_on_their_way_into_and_out_of_a_backup() 
 }
 
 #[test]
-fn a_backup_without_its_store_json_is_refused_with_what_helps() {
+fn a_backup_without_its_store_json_is_refused_with_a_hint() {
     let (sandbox, _) = sandbox();
     assert_eq!(sandbox.run(&["backup", "../copy"]).code, Some(0));
     let path = sandbox.root().join("copy/threads/store.json");
@@ -269,7 +271,7 @@ fn a_deletion_makes_the_folder_it_needs_and_survives_the_loss_of_the_database() 
 }
 
 #[test]
-fn keys_that_others_may_touch_and_rotations_that_were_cut_short_are_named() {
+fn keys_with_loose_modes_and_interrupted_rotations_are_reported() {
     let (sandbox, _) = sandbox();
     let keys = sandbox.home().join("keys");
     let old = sandbox.root().join("old");
@@ -309,7 +311,7 @@ fn keys_that_others_may_touch_and_rotations_that_were_cut_short_are_named() {
 }
 
 #[test]
-fn a_store_that_others_may_write_or_we_may_not_is_named() {
+fn a_store_with_wrong_access_rights_is_reported() {
     let (sandbox, thread) = sandbox();
     for path in [sandbox.threads(), sandbox.threads().join("commit.lock"), sandbox.transcript(&thread)] {
         let before = fs::metadata(&path).unwrap().permissions();
@@ -331,7 +333,7 @@ fn a_store_that_others_may_write_or_we_may_not_is_named() {
 }
 
 #[test]
-fn a_changed_blob_is_found_at_once_if_it_is_small_and_otherwise_said_not_to_be_hashed() {
+fn a_small_changed_blob_is_found_at_once_and_a_large_one_is_reported_as_not_hashed() {
     for (length, is_small) in [(100, true), (2 << 20, false)] {
         let (sandbox, thread, blob) = with_blob(&vec![7; length]);
         clean(&sandbox, &["doctor"]);
@@ -352,14 +354,14 @@ fn a_changed_blob_is_found_at_once_if_it_is_small_and_otherwise_said_not_to_be_h
 }
 
 #[test]
-fn what_is_refused_leaves_nothing_behind_that_looks_like_a_crash() {
+fn a_refused_command_leaves_nothing_that_looks_like_a_crash() {
     let (sandbox, thread, blob) = with_blob(b"a picture");
     let refused: [(&[&str], i32); 5] = [
         (&["append", &thread, "--expect", "0"], 5),
         (&["erase", &thread, &"0".repeat(64), "--reason", "r"], 3),
-        (&["thread", "delete", "nobody", "--yes"], 3),
+        (&["thread", "delete", "missing", "--yes"], 3),
         (&["thread", "new", "--agent", "scribe", "--id", &thread], 5),
-        (&["repair", "nobody"], 3),
+        (&["repair", "missing"], 3),
     ];
     for (args, code) in refused {
         let ran = sandbox.run_with(args, HELLO.as_bytes());

@@ -1,10 +1,10 @@
-//! What a directive becomes: what a model is told, and what a thread keeps to whatever its directive says later.
+//! Threads of directives: their prompts, and what they keep when the directive changes.
 
 use std::sync::{Arc, Mutex};
 
 use selvedge::model::tool::Risk;
 use selvedge::model::{Cancel, Classify, DirectiveId, Kind, Status, TaskId};
-use selvedge::workshop::{OrderError, Wishes};
+use selvedge::workshop::{OrderError, OrderOptions};
 use serde_json::json;
 
 use crate::support::{House, Listening, Ran, results};
@@ -26,9 +26,9 @@ fn listened(house: &House) -> (Ran, Vec<String>) {
     (ran, heard)
 }
 
-/// Whoever edited a directive let a thread from before call what nobody had acknowledged then.
+/// An edited directive let an existing thread call tools whose risk had not been acknowledged.
 #[test]
-fn a_risk_that_is_acknowledged_today_does_not_widen_a_thread_of_yesterday() {
+fn a_later_acknowledgement_does_not_widen_an_existing_thread() {
     let acknowledging = |acknowledge: &str| {
         let permissions = format!("{{allow: [tool.wipe], acknowledge: {acknowledge}}}");
         format!("---\nname: use\npermissions: {permissions}\n---\n\nUse the tool.\n")
@@ -54,7 +54,7 @@ fn a_risk_that_is_acknowledged_today_does_not_widen_a_thread_of_yesterday() {
 }
 
 #[test]
-fn knowledge_that_a_directive_names_stands_where_it_says_and_as_it_is() {
+fn knowledge_of_a_directive_is_placed_in_the_prompt_unchanged() {
     let house = House::new();
     with_context(&house, "{system: [style/tone], before: [facts], after: [last]}");
     house.write(".ai/knowledge/style/tone.md", "```yaml\nname: tone\ntitle: Tone\n```\n\nBe kind to {input:x}.\n");
@@ -71,7 +71,7 @@ fn knowledge_that_a_directive_names_stands_where_it_says_and_as_it_is() {
 }
 
 #[test]
-fn knowledge_that_is_not_there_is_an_error_that_names_file_and_line() {
+fn missing_knowledge_is_an_error_with_file_and_line() {
     let house = House::new();
     house.write(".ai/directives/base.md", "---\nname: base\ncontext:\n  system:\n    - style/tone\n---\n\nThe body.\n");
     house.write(".ai/directives/use.md", "---\nname: use\nextends: base\n---\n");
@@ -94,16 +94,16 @@ fn knowledge_that_is_not_there_is_an_error_that_names_file_and_line() {
 }
 
 #[test]
-fn the_text_of_a_task_stands_in_the_rules_of_every_run_that_is_bound_to_it() {
+fn the_text_of_a_task_is_in_the_system_prompt_of_its_runs() {
     let house = House::new();
     with_context(&house, "{}");
     let task = Some(TaskId::new("17").unwrap());
-    let wishes = || Wishes { task: task.clone(), ..Wishes::default() };
+    let options = || OrderOptions { task: task.clone(), ..OrderOptions::default() };
     let id = DirectiveId::new("use").unwrap();
-    let error = house.workshop().order(&id, wishes()).unwrap_err();
+    let error = house.workshop().order(&id, options()).unwrap_err();
     assert!(matches!(&error, OrderError::Item(_)) && error.to_string().contains("tasks/17"), "{error}");
     house.write(".ai/knowledge/tasks/17.md", "---\ntitle: Tea\n---\nMake tea for Anna.\n");
-    let order = house.workshop().order(&id, wishes()).unwrap();
+    let order = house.workshop().order(&id, options()).unwrap();
     let rules = "Uses things.\n\n<task>\nMake tea for Anna.\n</task>";
     assert_eq!((order.assignment.system.as_str(), &order.thread.task_id), (rules, &task));
     let engine = house.engine(Arc::new(house.open()));
@@ -120,7 +120,7 @@ fn the_text_of_a_task_stands_in_the_rules_of_every_run_that_is_bound_to_it() {
 
 /// The line was counted from the body, and the file was not named.
 #[test]
-fn a_body_that_cannot_be_filled_in_is_named_by_file_and_line() {
+fn a_body_with_a_missing_input_is_reported_with_file_and_line() {
     let house = House::new();
     house.script(&json!([{"say": "Done."}]));
     house.write(".ai/directives/base.md", "---\nname: base\n---\n\nFirst.\nSecond, {env:HOME}.\n");
@@ -132,7 +132,7 @@ fn a_body_that_cannot_be_filled_in_is_named_by_file_and_line() {
 }
 
 #[test]
-fn a_dangerous_tool_that_nobody_acknowledged_is_not_offered_and_that_is_said() {
+fn an_unacknowledged_dangerous_tool_is_not_offered_with_a_notice() {
     let house = House::new();
     house.tool("wipe", "pure", "echo wiped", json!({"risk": "dangerous"}));
     house.tool("look", "pure", "echo seen", json!({}));
@@ -152,7 +152,7 @@ fn a_dangerous_tool_that_nobody_acknowledged_is_not_offered_and_that_is_said() {
 
 /// A command that could not be read let the tool of the same name through that comes with the program.
 #[test]
-fn a_tool_of_the_project_comes_first_also_if_it_is_broken_and_the_first_of_two_counts() {
+fn a_tool_of_the_project_takes_precedence_even_if_it_is_invalid() {
     let house = House::new();
     house.write(".ai/tools/file_write.yaml", "name: file_write\n");
     house.tool("pay", "pure", "echo one", json!({}));

@@ -1,5 +1,5 @@
 //! Many children of one parent, each a process of its own, eight at a time. Children and parent are killed by SIGKILL at random
-//! moments, stopped, and fail; whoever was killed is taken up again until nothing is left to do. Then every nano-dollar is where it
+//! moments, stopped, and fail; killed ones are resumed until nothing is left to do. Then every nano-dollar is where it
 //! belongs.
 //!
 //! `SELVEDGE_TEST_CHILDREN` says how many, `SELVEDGE_TEST_SEED` where chance begins.
@@ -15,9 +15,9 @@ use selvedge_store::{Leases, Logs, Registry};
 use selvedge_store_local::LocalStore;
 use serde_json::json;
 
+use crate::children::{family, keyed, keys_are_unique};
 use crate::kills::Chance;
 use crate::running::put;
-use crate::spawned::{family, keyed, keys_are_unique};
 use crate::support::{Ran, Sandbox};
 
 const AT_ONCE: usize = 8;
@@ -94,7 +94,8 @@ impl Nursery<'_> {
 
     /// Asks the parent for the children of a round, and kills it now and then, until it has started them all.
     fn round(&mut self, round: usize) {
-        let (word, parent) = (format!("round {round}"), self.parent.to_string());
+        let word = format!("round {round}");
+        let parent = self.parent.to_string();
         let mut most_ms = 100;
         for attempt in 0.. {
             let spawned = self.children().len();
@@ -118,7 +119,7 @@ impl Nursery<'_> {
         }
     }
 
-    /// Takes up whoever was left, kills and stops others, until every child has come to its end.
+    /// Resumes stalled ones, kills and stops others, until every child has ended.
     fn until_all_have_ended(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -146,7 +147,7 @@ impl Nursery<'_> {
         }
     }
 
-    /// Does something to somebody, perhaps.
+    /// Perhaps kills or stops a child.
     fn disturb(&mut self) {
         thread::sleep(Duration::from_millis(5 + self.chance.below(20)));
         self.runs.iter_mut().for_each(|run| _ = run.try_wait());
@@ -167,7 +168,7 @@ impl Nursery<'_> {
         }
     }
 
-    /// What the parent's log says, for whoever has to find out what went wrong.
+    /// The parent's log, to find out what went wrong.
     fn story(&self) -> String {
         let lines = self.store.read(&self.parent, 0, usize::MAX).unwrap();
         let told = lines.iter().filter(|line| !matches!(line.event, Event::Checkpoint(_)));
@@ -185,7 +186,7 @@ impl Nursery<'_> {
     }
 }
 
-/// Kills the process among these that runs a thread; by what it was started as, so that nobody else's dies of a number that was used
+/// Kills the process among these that runs a thread; by its command line, so that no other process dies because its pid was used
 /// again.
 fn kill(child: &ThreadId, pids: &[u32]) -> bool {
     let runs_it = |pid: &&u32| {
@@ -201,7 +202,8 @@ fn kill(child: &ThreadId, pids: &[u32]) -> bool {
 #[test]
 fn many_children_in_processes_of_their_own_killed_at_random_leave_every_account_in_order() {
     let wanted = std::env::var("SELVEDGE_TEST_CHILDREN").ok().and_then(|count| count.parse().ok()).unwrap_or(40);
-    let (rounds, mut chance) = (usize::div_ceil(wanted, AT_ONCE), Chance::any());
+    let rounds = usize::div_ceil(wanted, AT_ONCE);
+    let mut chance = Chance::any();
     let sandbox = project(rounds, &mut chance);
     let limits = ["--limit", "spend=100", "--limit", "spawns=100000"];
     let ran = sandbox.run(&[&["run", "parent", "--json"][..], &limits].concat());
@@ -234,7 +236,7 @@ fn is_conserved(sandbox: &Sandbox, parent: &str, children: usize) {
     let own: u64 = accounts[1..].iter().map(|account| account["own_nanos"].as_u64().unwrap()).sum();
     assert_eq!(accounts[0]["children_nanos"].as_u64(), Some(own), "to the nano-dollar");
     // What an answer costs: 1,007 tokens at a ten-millionth of a dollar.
-    assert!(own >= children as u64 / 4 * 100_700, "hardly anybody spent anything: the test shows nothing");
+    assert!(own >= children as u64 / 4 * 100_700, "hardly any child spent anything: the test shows nothing");
     let log = sandbox.run(&["log", parent, "--json"]).records();
     let count = |kind: &str| log.iter().filter(|line| line["event_type"] == kind).count();
     assert_eq!(count("child_spawned"), children);

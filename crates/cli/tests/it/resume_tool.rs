@@ -1,14 +1,14 @@
-//! An agent that goes on with a thread it started, and is killed on the way.
+//! An agent that resumes a thread it started, and is killed on the way.
 //!
-//! Nobody saw what became of such a call, and a person was asked for it; but the other thread's log knows whether it was told.
+//! The outcome of such a call was unknown, and a person had to resolve it; but the other thread's log shows whether it was delivered.
 
 use std::process::Stdio;
 
 use serde_json::{Value, json};
 
+use crate::children::{PARENT, SPAWN, calling, eventually, family, has, keyed, keys_are_unique};
 use crate::kills::{Chance, Stand, killed_until_done};
 use crate::running::{put, status, thread_of};
-use crate::spawned::{PARENT, SPAWN, calling, eventually, family, has, keyed, keys_are_unique};
 use crate::support::{Ran, Sandbox};
 
 const GO: &str = "go on with it";
@@ -20,7 +20,8 @@ fn with_child(spawn: &str, child: &str) -> (Sandbox, String, String) {
     put(&sandbox, ".ai/tools/pay.yaml", &keyed());
     put(&sandbox, ".ai/directives/parent.md", &PARENT.replace("tool.pay", "tool.pay, tool.slow"));
     let ran = sandbox.run(&["run", "parent", "--json"]);
-    let (parent, child) = (thread_of(&ran), heard(&ran)["thread_id"].as_str().unwrap().to_owned());
+    let parent = thread_of(&ran);
+    let child = heard(&ran)["thread_id"].as_str().unwrap().to_owned();
     let resume = format!("{{ tool: resume_thread, arguments: {{ thread_id: {child}, message: {MORE} }} }}");
     let when = format!("- {{ when: {{ user: {{ equals: {GO} }} }}, ");
     put(&sandbox, "script.yaml", &calling(&resume).replacen("- { ", &when, 1));
@@ -56,9 +57,12 @@ const PAYS_TWICE: &str = "turns:
 fn goes_on_once(spawn: &str, links: usize, paid: usize) {
     let (sandbox, parent, child) = with_child(spawn, PAYS_TWICE);
     let was_told = || said(&sandbox, &parent, GO) > 0;
-    let next = || match was_told() {
-        false => ["send", &parent, GO, "--json"].map(str::to_owned).to_vec(),
-        true => ["resume", &parent, "--json"].map(str::to_owned).to_vec(),
+    let next = || {
+        if was_told() {
+            ["resume", &parent, "--json"].map(str::to_owned).to_vec()
+        } else {
+            ["send", &parent, GO, "--json"].map(str::to_owned).to_vec()
+        }
     };
     let look = || match (was_told(), status(&sandbox, &parent).as_str()) {
         (false, _) => Stand::Unborn,
@@ -74,17 +78,17 @@ fn goes_on_once(spawn: &str, links: usize, paid: usize) {
 }
 
 #[test]
-fn killed_again_and_again_an_agent_goes_on_with_an_ended_child_once() {
+fn killed_again_and_again_an_agent_resumes_an_ended_child_once() {
     goes_on_once(SPAWN, 2, 2);
 }
 
 #[test]
-fn killed_again_and_again_an_agent_goes_on_with_a_waiting_child_once() {
+fn killed_again_and_again_an_agent_resumes_a_suspended_child_once() {
     goes_on_once("{ tool: spawn_thread, arguments: { directive: child, limits: { turns: 1 } } }", 1, 1);
 }
 
 #[test]
-fn an_agent_killed_while_the_child_it_resumed_works_is_told_what_came_of_it() {
+fn an_agent_killed_while_its_resumed_child_runs_gets_the_childs_outcome() {
     let child = "turns:\n  - { say: One. }\n  - { calls: [{ tool: slow, arguments: {} }] }\n  - { say: Two., repeat: forever }\n";
     let (sandbox, parent, child) = with_child(SPAWN, child);
     let mut running = sandbox.command(&["send", &parent, GO, "--json"]).stdin(Stdio::null()).spawn().unwrap();
@@ -94,7 +98,8 @@ fn an_agent_killed_while_the_child_it_resumed_works_is_told_what_came_of_it() {
     put(&sandbox, "fast", "");
     let ran = sandbox.run(&["resume", &parent, "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let (told, chain) = (heard(&ran), chain(&sandbox, &child));
+    let told = heard(&ran);
+    let chain = chain(&sandbox, &child);
     assert_eq!((chain.len(), said(&sandbox, &chain[1], MORE)), (2, 1), "{told}");
     let resumed = &told["resumed"];
     assert_eq!((&resumed["old_thread_id"], &resumed["new_thread_id"]), (&json!(child), &json!(chain[1])), "{told}");

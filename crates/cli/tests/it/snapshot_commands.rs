@@ -1,4 +1,4 @@
-//! `selvedge snapshots` and `selvedge state --snapshot`: the copies of what a log says, and that nothing depends on them.
+//! `selvedge snapshots` and `selvedge state --snapshot`: copies of the state, and that nothing depends on them.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn suspended() -> (Sandbox, String) {
 }
 
 #[test]
-fn a_thread_that_waits_has_a_snapshot_and_deleting_it_changes_nothing() {
+fn a_suspended_thread_has_a_snapshot_and_deleting_it_changes_nothing() {
     let (sandbox, thread) = suspended();
     let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
     let one = &listed["snapshots"][0];
@@ -33,14 +33,28 @@ fn a_thread_that_waits_has_a_snapshot_and_deleting_it_changes_nothing() {
     fs::remove_file(sandbox.threads().join(&thread).join("state.json")).unwrap();
     let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
     let again = ran.json();
-    assert!(ran.stderr.contains("made from the log"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("built from the log"), "{}", ran.stderr);
     assert_eq!((&again["messages"], &again["log_hash"]), (&state["messages"], &state["log_hash"]));
     assert_eq!(sandbox.run(&["snapshots", &thread, "--json"]).json()["snapshots"], json!([]));
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
 }
 
+/// A snapshot that was built from the log had no hooks: they are in the directive and not in the log.
 #[test]
-fn a_snapshot_that_was_edited_is_named_and_not_shown() {
+fn a_snapshot_built_from_the_log_has_the_hooks_of_the_directive() {
+    let (sandbox, thread) = suspended();
+    let file = sandbox.project().join(".ai/directives/task.md");
+    let hook =
+        "hooks: [{ id: end, event: after_complete, action: { primary: execute, item_type: tool, item_id: sum } }]";
+    let directive = fs::read_to_string(&file).unwrap().replacen("name: task\n", &format!("name: task\n{hook}\n"), 1);
+    fs::write(&file, directive).unwrap();
+    fs::remove_file(sandbox.threads().join(&thread).join("state.json")).unwrap();
+    let state = sandbox.run(&["state", &thread, "--snapshot", "--json"]).json();
+    assert_eq!(state["hooks"], json!([{ "event": "after_complete", "directive": "sum", "inputs": {} }]), "{state}");
+}
+
+#[test]
+fn an_edited_snapshot_is_reported_and_not_shown() {
     let (sandbox, thread) = suspended();
     let path = sandbox.threads().join(&thread).join("state.json");
     let text = fs::read_to_string(&path).unwrap();
@@ -56,7 +70,7 @@ fn a_snapshot_that_was_edited_is_named_and_not_shown() {
 }
 
 #[test]
-fn a_snapshot_whose_base_is_gone_is_not_called_good_by_one_command_and_refused_by_another() {
+fn all_commands_agree_on_a_snapshot_whose_base_is_missing() {
     let directive = TASK.replace("permissions", "limits: { turns: 1 }\npermissions");
     let sandbox = project(&directive, &pay("true"), PAY_ONCE);
     let config = "checkpoint:\n  performance: { incremental: true, coalesce: always }\n";
@@ -78,7 +92,7 @@ fn a_snapshot_whose_base_is_gone_is_not_called_good_by_one_command_and_refused_b
 
 /// The list failed, `doctor` had nothing to report, and the run said nothing of it.
 #[test]
-fn a_file_in_the_place_of_the_archive_is_told_and_everything_else_is_listed() {
+fn a_file_in_the_place_of_the_archive_folder_is_reported_and_the_rest_is_listed() {
     let (sandbox, thread) = suspended();
     let file = sandbox.threads().join(&thread).join("archive");
     fs::write(&file, "mine").unwrap();
@@ -99,7 +113,7 @@ fn a_file_in_the_place_of_the_archive_is_told_and_everything_else_is_listed() {
 }
 
 #[test]
-fn what_is_no_snapshot_any_more_is_named_as_not_usable() {
+fn an_invalid_snapshot_is_listed_as_not_usable() {
     let (sandbox, thread) = suspended();
     let path = sandbox.threads().join(&thread).join("state.json");
     let good = fs::read(&path).unwrap();
@@ -111,7 +125,7 @@ fn what_is_no_snapshot_any_more_is_named_as_not_usable() {
         assert!(shown.stdout.contains("not usable: "), "{shown:?}");
         let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
         assert!(
-            ran.stderr.contains("`state.json` is not used: ") && ran.stderr.contains("made from the log"),
+            ran.stderr.contains("`state.json` is not used: ") && ran.stderr.contains("built from the log"),
             "{ran:?}"
         );
     };

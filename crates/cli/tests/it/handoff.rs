@@ -1,4 +1,4 @@
-//! A run that is too long for its model's context goes on in one thread after another, also when it is killed all the time.
+//! A run that is too long for its model's context is handed off from thread to thread, also when it is killed again and again.
 
 use std::collections::HashSet;
 use std::fs;
@@ -63,7 +63,7 @@ fn is_whole(sandbox: &Sandbox, links: &[(String, String)]) {
 }
 
 #[test]
-fn a_run_goes_on_in_thread_after_thread_and_still_knows_its_task() {
+fn a_run_is_handed_off_from_thread_to_thread_and_keeps_its_task() {
     let sandbox = counting(440);
     let ran = sandbox.run(&RUN);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -99,7 +99,7 @@ fn a_run_goes_on_in_thread_after_thread_and_still_knows_its_task() {
 
 /// The blobs of what a successor took along in short were named in prose only: with all of them deleted, `verify` found nothing.
 #[test]
-fn a_blob_that_a_successor_took_along_is_missed_when_it_is_deleted() {
+fn a_deleted_blob_that_was_carried_over_to_a_successor_is_reported() {
     let sandbox = counting(440);
     let most = format!("most=16 {}", "and not further ".repeat(200));
     let ran = sandbox.run(&["run", "count", "--input", &most, "--json"]);
@@ -117,7 +117,7 @@ fn a_blob_that_a_successor_took_along_is_missed_when_it_is_deleted() {
 }
 
 #[test]
-fn whoever_waits_for_the_first_thread_hears_what_the_last_one_said() {
+fn waiting_for_the_first_thread_returns_the_answer_of_the_last() {
     let sandbox = counting(440);
     let running = sandbox.command(&RUN).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     while counted(&sandbox).is_empty() {
@@ -135,7 +135,7 @@ fn whoever_waits_for_the_first_thread_hears_what_the_last_one_said() {
 }
 
 #[test]
-fn a_chain_that_is_stopped_while_it_grows_stays_stopped() {
+fn a_chain_that_is_cancelled_during_a_handoff_stays_cancelled() {
     let sandbox = counting(440);
     let running = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
     while counted(&sandbox).len() < 4 {
@@ -154,7 +154,7 @@ fn a_chain_that_is_stopped_while_it_grows_stays_stopped() {
 }
 
 #[test]
-fn whoever_resumes_the_first_thread_resumes_the_last_and_is_told_both() {
+fn resuming_the_first_thread_resumes_the_last_and_names_both() {
     let sandbox = counting(440);
     let ran = sandbox.run(&RUN);
     let first = ran.records()[0]["thread_id"].as_str().unwrap().to_owned();
@@ -198,7 +198,7 @@ fn required_inputs_survive_a_resume() {
 
 /// Under the strict rules, which are the default: every signature, and nothing beyond the last checkpoint.
 #[test]
-fn strict_verification_holds_after_a_normal_finish_a_handoff_a_resume_and_a_crash() {
+fn strict_verification_passes_after_a_normal_finish_a_handoff_a_resume_and_a_crash() {
     let sandbox = counting(440);
     let strict = sandbox.run(&["config", "get", "coordination.transcript_integrity", "--json"]).json();
     assert!(strict.to_string().contains("strict"), "{strict}");
@@ -232,7 +232,7 @@ fn strict_verification_holds_after_a_normal_finish_a_handoff_a_resume_and_a_cras
 }
 
 #[test]
-fn what_is_sent_to_the_first_thread_is_heard_by_the_last_and_makes_no_other() {
+fn a_message_to_the_first_thread_of_a_chain_is_served_by_the_last() {
     let sandbox = counting(440);
     let first = sandbox.run(&RUN).records()[0]["thread_id"].as_str().unwrap().to_owned();
     let before = chain(&sandbox, &first);
@@ -260,7 +260,7 @@ fn a_limit_counts_over_all_threads_of_a_chain_and_is_raised_at_its_end() {
 }
 
 #[test]
-fn a_context_that_is_too_small_for_anything_ends_in_words_and_not_in_a_loop() {
+fn a_context_window_that_is_too_small_suspends_the_thread_and_does_not_loop() {
     let sandbox = counting(60);
     let ran = sandbox.run(&RUN);
     let error = ran.error_beside_data(1, "run_suspended");
@@ -274,7 +274,7 @@ fn a_context_that_is_too_small_for_anything_ends_in_words_and_not_in_a_loop() {
 }
 
 #[test]
-fn killed_again_and_again_while_it_hands_itself_over_it_counts_every_number_once() {
+fn killed_again_and_again_during_handoffs_it_counts_every_number_once() {
     let sandbox = counting(440);
     let first = || {
         let listed = sandbox.run(&["thread", "list", "--json"]).json();

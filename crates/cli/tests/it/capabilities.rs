@@ -1,4 +1,4 @@
-//! What a thread was offered when it first ran: written once, for the right thread, without secrets, and not edited since.
+//! `capabilities.md`: written once, for the right thread, without secrets, and protected against edits.
 
 use std::fs;
 
@@ -8,9 +8,9 @@ use selvedge_store::{Commit, Logs};
 
 use crate::running::{PAY_ONCE, RUN, TASK, capabilities, pay, project, put, thread_of};
 
-/// Somebody edited the page, and the thread went on as if nothing was.
+/// The page was edited, and the thread ran without a notice.
 #[test]
-fn an_edited_page_stops_the_thread_until_somebody_has_looked() {
+fn an_edited_capabilities_page_stops_the_thread_until_it_is_repaired() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let thread = thread_of(&sandbox.run(&RUN));
     let file = capabilities(&sandbox, &thread);
@@ -32,7 +32,7 @@ fn an_edited_page_stops_the_thread_until_somebody_has_looked() {
 }
 
 #[test]
-fn what_a_tool_says_of_itself_is_written_without_secrets() {
+fn definitions_of_tools_are_written_without_secrets() {
     let secret = "hunter2-hunter2-hunter2";
     let tool = pay("echo ok").replace("\"Pays.\"", &format!("\"Pays with {secret}.\""));
     let sandbox = project(TASK, &tool, PAY_ONCE);
@@ -44,11 +44,12 @@ fn what_a_tool_says_of_itself_is_written_without_secrets() {
 }
 
 #[test]
-fn a_message_to_a_thread_that_goes_on_elsewhere_writes_there_what_may_be_called() {
+fn a_message_to_a_continued_thread_writes_the_capabilities_of_its_successor() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let old = thread_of(&sandbox.run(&RUN));
     let store = sandbox.open();
-    let (id, next) = (ThreadId::new(old.as_str()).unwrap(), ThreadId::new("next").unwrap());
+    let id = ThreadId::new(old.as_str()).unwrap();
+    let next = ThreadId::new("next").unwrap();
     let head = store.head(&id).unwrap();
     let handoff = Handoff {
         new_thread_id: next.clone(),
@@ -70,12 +71,12 @@ fn a_message_to_a_thread_that_goes_on_elsewhere_writes_there_what_may_be_called(
     let sent = sandbox.run(&["send", &old, "go on", "--json"]);
     assert_eq!(sent.code, Some(0), "{sent:?}");
     let page = fs::read_to_string(capabilities(&sandbox, "next")).unwrap();
-    assert!(page.contains("# Capabilities of `next`") && page.contains("nothing may be called"), "{page}");
+    assert!(page.contains("# Capabilities of `next`") && page.contains("no tool may be called"), "{page}");
     assert!(!capabilities(&sandbox, &old).exists(), "the thread that was named runs no more");
 }
 
 #[test]
-fn a_run_bound_to_a_task_is_told_of_it() {
+fn a_run_of_a_task_has_its_text_in_the_prompt() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let run = [&RUN[..], &["--task", "7"]].concat();
     let error = sandbox.run(&run).error(3, "item_not_found");
@@ -87,9 +88,9 @@ fn a_run_bound_to_a_task_is_told_of_it() {
     assert_eq!(sandbox.run(&["thread", "show", &thread_of(&ran), "--json"]).json()["task_id"], "7");
 }
 
-/// Whoever resumed it was told nothing, and its model was not told what it is for.
+/// `resume` gave no notice, and the prompt lacked the description.
 #[test]
-fn what_is_gone_or_changed_since_the_last_run_is_told_when_the_next_begins() {
+fn missing_or_changed_items_are_reported_when_the_next_run_begins() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     put(&sandbox, "script.yaml", "turns:\n  - say: Done.\n    repeat: forever\n");
     put(&sandbox, ".ai/knowledge/tasks/7.md", "Pay Anna before Friday.\n");
@@ -97,7 +98,7 @@ fn what_is_gone_or_changed_since_the_last_run_is_told_when_the_next_begins() {
     let run = [&RUN[..], &["--task", "7", "--agent", "clerk"]].concat();
     let thread = thread_of(&sandbox.run(&run));
     let send = || sandbox.run(&["send", &thread, "and now?"]).stderr;
-    let is_told = |told: &str| ["is gone", "there is no", "changed since"].iter().any(|word| told.contains(word));
+    let is_told = |told: &str| ["is missing", "changed since"].iter().any(|word| told.contains(word));
     let told = send();
     assert!(!is_told(&told), "{told}");
     put(&sandbox, ".ai/agents/clerk.yaml", "identity: You are a thief.\n");
@@ -109,13 +110,13 @@ fn what_is_gone_or_changed_since_the_last_run_is_told_when_the_next_begins() {
         fs::remove_file(sandbox.project().join(".ai").join(file)).unwrap();
     }
     let told = send();
-    for gone in ["there is no agent `clerk`", "task `7` is gone", "directive `task` is gone"] {
+    for gone in ["agent `clerk` is missing", "task `7` is missing", "directive `task` is missing"] {
         assert!(told.contains(gone), "{told}");
     }
 }
 
 #[test]
-fn a_thread_in_which_another_goes_on_has_a_page_of_its_own() {
+fn a_successor_has_its_own_capabilities_page() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let old = thread_of(&sandbox.run(&RUN));
     let resumed = sandbox.run(&["resume", &old, "and once more", "--json"]);

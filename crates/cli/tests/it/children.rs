@@ -1,4 +1,4 @@
-//! Threads that start threads: waited for or not, in this process or in one of their own, killed and stopped.
+//! Child threads: sync or async, in this process or in one of their own, killed and stopped.
 
 use std::process::Stdio;
 use std::thread;
@@ -11,7 +11,7 @@ use crate::kills::{Chance, Stand, killed_until_done};
 use crate::running::{paid, pay, put, status, thread_of};
 use crate::support::{Ran, Sandbox};
 
-pub(crate) const PARENT: &str = "---\nname: parent\nversion: 1.0.0\nmodel: scripted:script.yaml\npermissions: [tool.threads.*, tool.pay]\n---\nLet somebody pay.\n";
+pub(crate) const PARENT: &str = "---\nname: parent\nversion: 1.0.0\nmodel: scripted:script.yaml\npermissions: [tool.threads.*, tool.pay]\n---\nLet a child pay.\n";
 const CHILD: &str =
     "---\nname: child\nversion: 1.0.0\nmodel: scripted:child.yaml\npermissions: [tool.pay, tool.slow]\n---\nPay.\n";
 pub(crate) const PAYS: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { say: The child is done., repeat: forever }\n";
@@ -73,7 +73,7 @@ pub(crate) fn has(sandbox: &Sandbox, name: &str) -> bool {
 }
 
 #[test]
-fn a_child_that_is_waited_for_gives_its_last_words_to_its_parent() {
+fn a_child_returns_its_last_answer_to_its_waiting_parent() {
     let sandbox = family(&calling(SPAWN), PAYS);
     let ran = sandbox.run(&RUN);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -81,7 +81,8 @@ fn a_child_that_is_waited_for_gives_its_last_words_to_its_parent() {
     let answer: Value = serde_json::from_str(heard.strip_prefix("Heard: ").unwrap()).unwrap();
     assert_eq!((&answer["success"], &answer["result"]), (&json!(true), &json!("The child is done.")));
     assert_eq!(paid(&sandbox), 1);
-    let (parent, child) = (thread_of(&ran), answer["thread_id"].as_str().unwrap().to_owned());
+    let parent = thread_of(&ran);
+    let child = answer["thread_id"].as_str().unwrap().to_owned();
     let tree = sandbox.run(&["tree", &parent, "--json"]).json();
     assert_eq!((&tree["thread_id"], &tree["children"][0]["thread_id"]), (&json!(parent), &json!(child)));
     assert_eq!(tree["cost"]["turns"], 4, "what is below is counted: {tree}");
@@ -98,7 +99,7 @@ fn a_child_that_is_waited_for_gives_its_last_words_to_its_parent() {
 
 /// What a thread used was nothing, wherever one looked, until its run had ended.
 #[test]
-fn what_a_running_thread_has_used_is_shown_before_its_run_ends() {
+fn the_usage_of_a_running_thread_is_shown_before_its_run_ends() {
     let sandbox = family(SLEEPS, PAYS);
     put(&sandbox, ".ai/directives/parent.md", &PARENT.replace("tool.pay", "tool.pay, tool.slow"));
     let running = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
@@ -123,7 +124,7 @@ fn a_child_may_do_no_more_than_its_parent() {
     // The child asks for `tool.slow`, which its parent has not.
     assert_eq!(child["capabilities"], json!(["selvedge.execute.tool.pay"]), "{child}");
     assert_eq!((&child["limits"]["turns"], &child["limits"]["depth"]), (&json!(7), &json!(2)));
-    assert!(!has(&sandbox, "begun.txt"), "it was called although nobody may");
+    assert!(!has(&sandbox, "begun.txt"), "it was called without a capability");
     let log = sandbox.run(&["log", &id(&child), "--json"]).records();
     assert!(log.iter().any(|line| line["event_type"] == "capability_denied"), "{log:?}");
     // By itself it may.
@@ -132,7 +133,7 @@ fn a_child_may_do_no_more_than_its_parent() {
 }
 
 #[test]
-fn children_are_counted_and_go_only_so_deep() {
+fn children_are_limited_in_number_and_depth() {
     let sandbox = family(&calling(&format!("{SPAWN}, {SPAWN}")), PAYS);
     for (limit, code) in [("depth=0", "depth_exceeded"), ("spawns=0", "spawns_exceeded")] {
         let ran = sandbox.run(&[&RUN[..], &["--limit", limit]].concat());
@@ -149,7 +150,7 @@ fn children_are_counted_and_go_only_so_deep() {
 }
 
 #[test]
-fn a_parent_whose_papers_were_forged_starts_nobody() {
+fn a_parent_with_a_forged_manifest_starts_no_child() {
     let script = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { calls: [{ tool: spawn_thread, arguments: { directive: child } }] }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
     let sandbox = family(script, PAYS);
     let forge = "sed -i 's/\"depth\": *10/\"depth\":90/' .ai/agent/threads/parent-*/thread.json";
@@ -170,7 +171,7 @@ fn a_parent_whose_papers_were_forged_starts_nobody() {
 
 /// `thread.json` is a projection of the log: one that was taken away is there again, signed, before the child is.
 #[test]
-fn a_parent_whose_papers_are_gone_gets_new_ones_before_it_starts_a_child() {
+fn a_parent_without_its_manifest_gets_a_new_one_before_it_starts_a_child() {
     let script = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { calls: [{ tool: spawn_thread, arguments: { directive: child } }] }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
     let sandbox = family(script, PAYS);
     let papers = ".ai/agent/threads/parent-*/thread.json";
@@ -192,7 +193,7 @@ fn a_parent_whose_papers_are_gone_gets_new_ones_before_it_starts_a_child() {
 }
 
 #[test]
-fn a_child_that_is_not_waited_for_is_a_process_of_its_own_and_outlives_its_parent() {
+fn an_async_child_is_a_process_of_its_own_and_outlives_its_parent() {
     let sandbox = family(&calling(SPAWN_ASYNC), PAYS);
     put(&sandbox, ".ai/tools/pay.yaml", &pay("while [ ! -e fast ]; do sleep 0.02; done; echo ok"));
     let ran = sandbox.run(&RUN);
@@ -211,12 +212,13 @@ fn a_child_that_is_not_waited_for_is_a_process_of_its_own_and_outlives_its_paren
 }
 
 #[test]
-fn whoever_stops_a_parent_stops_its_children_in_other_processes() {
+fn stopping_a_parent_stops_its_children_in_other_processes() {
     let sandbox = family(&calling(&format!("{SPAWN_ASYNC}, {{ tool: pay, arguments: {{ to: me }} }}")), PAYS);
     put(&sandbox, ".ai/tools/pay.yaml", &pay("while [ ! -e fast ]; do sleep 0.02; done"));
     let child = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
     eventually("both run", || paid(&sandbox) == 2);
-    let (parent, below) = (id(&of_status(&sandbox, "parent")[0]), id(&of_status(&sandbox, "child")[0]));
+    let parent = id(&of_status(&sandbox, "parent")[0]);
+    let below = id(&of_status(&sandbox, "child")[0]);
     assert_eq!(sandbox.run(&["cancel", &parent, "--json"]).code, Some(0));
     let ran = Ran::of(child);
     assert_eq!(ran.code, Some(130), "{ran:?}");
@@ -242,9 +244,9 @@ fn ctrl_c_on_a_parent_stops_its_children_in_other_processes() {
     eventually("the child is cancelled", || status(&sandbox, &below) == "cancelled");
 }
 
-/// Its parent was told that it runs, and nobody else would ever start it.
+/// Its parent was told that it runs, and no other process would ever start it.
 #[test]
-fn a_child_whose_process_died_before_it_began_is_settled_when_its_parent_goes_on() {
+fn a_child_whose_process_died_before_it_started_is_settled_when_its_parent_resumes() {
     let script = format!(
         "turns:\n  - {{ calls: [{{ tool: pay, arguments: {{ to: anna }} }}] }}\n  - {{ calls: [{SPAWN_ASYNC}] }}\n  - {{ say: \"Heard: {{result}}\", repeat: forever }}\n"
     );
@@ -255,7 +257,8 @@ fn a_child_whose_process_died_before_it_began_is_settled_when_its_parent_goes_on
     put(&sandbox, ".ai/tools/pay.yaml", &pay(&breaks));
     let ran = sandbox.run(&RUN);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let (parent, child) = (thread_of(&ran), id(&of_status(&sandbox, "child")[0]));
+    let parent = thread_of(&ran);
+    let child = id(&of_status(&sandbox, "child")[0]);
     let waited = sandbox.run(&["wait", &child, "--timeout", "60", "--json"]);
     // A process that died before its parent's run had ended was settled by that.
     if status(&sandbox, &child) != "error" {
@@ -277,7 +280,7 @@ fn a_child_whose_process_died_before_it_began_is_settled_when_its_parent_goes_on
 }
 
 #[test]
-fn an_agent_sees_what_runs_elsewhere_and_stops_only_its_own() {
+fn an_agent_sees_threads_of_other_processes_and_stops_only_its_descendants() {
     let sandbox = family(&calling(SPAWN_ASYNC), PAYS);
     put(&sandbox, ".ai/tools/pay.yaml", &pay("while [ ! -e fast ]; do sleep 0.02; done"));
     let parent = thread_of(&sandbox.run(&RUN));
@@ -295,7 +298,7 @@ fn an_agent_sees_what_runs_elsewhere_and_stops_only_its_own() {
     let heard = say("look", "{ tool: list_active, arguments: {} }");
     assert!(heard.contains(&own) && heard.contains(&stranger), "{heard}");
     let heard = say("stop", &format!("{{ tool: cancel_thread, arguments: {{ thread_id: {stranger} }} }}"));
-    assert!(heard.contains("was not started by this thread"), "{heard}");
+    assert!(heard.contains("is not a descendant of this thread"), "{heard}");
     assert_eq!(status(&sandbox, &stranger), "running");
     let log = sandbox.run(&["log", &parent, "--json"]).records();
     let intent = log.iter().find(|line| line["event_type"] == "tool_intent").unwrap();
@@ -309,7 +312,7 @@ fn an_agent_sees_what_runs_elsewhere_and_stops_only_its_own() {
 }
 
 #[test]
-fn a_detached_run_is_waited_for_and_its_end_told() {
+fn a_detached_run_can_be_waited_for() {
     let sandbox = family(&calling(SPAWN), PAYS);
     let shown = sandbox.run(&["run", "child", "--detach"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
@@ -326,7 +329,7 @@ fn a_detached_run_is_waited_for_and_its_end_told() {
 }
 
 #[test]
-fn a_parent_that_was_killed_goes_on_with_the_very_child_it_waited_for() {
+fn a_killed_parent_continues_with_the_same_child() {
     let sandbox = family(&calling(SPAWN), SLEEPS);
     put(&sandbox, ".ai/directives/parent.md", &PARENT.replace("tool.pay", "tool.pay, tool.slow"));
     let mut child = sandbox.command(&RUN).stdin(Stdio::null()).spawn().unwrap();
@@ -438,7 +441,7 @@ fn killed_again_and_again_a_parent_has_every_child_once_and_every_child_pays_onc
 }
 
 #[test]
-fn killed_again_and_again_a_parent_loses_no_child_that_lives_by_itself() {
+fn killed_again_and_again_a_parent_loses_no_detached_child() {
     let spawn = format!("  - {{ calls: [{SPAWN_ASYNC}] }}\n").repeat(3);
     let sandbox =
         family(&format!("turns:\n{spawn}  - {{ say: All three are on their way., repeat: forever }}\n"), PAYS);
@@ -449,7 +452,7 @@ fn killed_again_and_again_a_parent_loses_no_child_that_lives_by_itself() {
     for child in &children {
         let ran = sandbox.run(&["wait", child, "--timeout", "100", "--json"]);
         if ran.code != Some(0) {
-            // Killed between its birth and the opening of its gate: nobody runs it, that is said, and what is said helps.
+            // Killed between its creation and the opening of its gate: it is reported as not running, and the hint works.
             let error = ran.error_beside_data(1, "thread_stalled");
             assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge resume {child}`")), "{error}");
             let ran = sandbox.run(&["resume", child, "--json"]);
@@ -461,7 +464,7 @@ fn killed_again_and_again_a_parent_loses_no_child_that_lives_by_itself() {
 }
 
 #[test]
-fn a_child_whose_process_was_killed_is_stalled_and_goes_on_when_somebody_resumes_it() {
+fn a_child_whose_process_was_killed_is_stalled_and_can_be_resumed() {
     let sandbox = family(&calling(SPAWN_ASYNC), SLEEPS);
     put(&sandbox, ".ai/directives/parent.md", &PARENT.replace("tool.pay", "tool.pay, tool.slow"));
     let parent = thread_of(&sandbox.run(&RUN));
@@ -480,7 +483,7 @@ fn a_child_whose_process_was_killed_is_stalled_and_goes_on_when_somebody_resumes
 
 /// A process that hears nothing is ended by the identity that stands in its parent's log.
 #[test]
-fn a_child_that_does_not_hear_is_killed_by_its_recorded_identity() {
+fn an_unresponsive_child_is_killed_by_its_recorded_process_identity() {
     let sandbox = family(&calling(SPAWN_ASYNC), SLEEPS);
     put(&sandbox, ".ai/directives/parent.md", &PARENT.replace("tool.pay", "tool.pay, tool.slow"));
     let parent = thread_of(&sandbox.run(&RUN));
@@ -496,7 +499,7 @@ fn a_child_that_does_not_hear_is_killed_by_its_recorded_identity() {
 }
 
 #[test]
-fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
+fn an_agent_reads_resumes_and_hands_off_threads_with_tools() {
     let sandbox = family(&calling(SPAWN), PAYS);
     let parent = thread_of(&sandbox.run(&RUN));
     let child = id(&of_status(&sandbox, "child")[0]);
@@ -515,21 +518,21 @@ fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
     assert!(say("read", &one("read_transcript")).to_string().contains("The child is done."));
     assert!(say("results", &many("aggregate_results")).to_string().contains("The child is done."));
     assert!(say("wait", &many("wait_threads")).to_string().contains("The child is done."));
-    // What can't be a thread is told as such, and keeps nobody from the others.
+    // An invalid id is reported, and does not affect the others.
     for tool in ["wait_threads", "aggregate_results"] {
-        let mixed = format!("{{ tool: {tool}, arguments: {{ thread_ids: [{child}, \"No Such\", 7, nobody] }} }}");
+        let mixed = format!("{{ tool: {tool}, arguments: {{ thread_ids: [{child}, \"No Such\", 7, missing] }} }}");
         let told = say(&format!("mixed-{tool}"), &mixed);
         let results = &told["results"];
         assert_eq!((&told["success"], results.as_object().unwrap().len()), (&json!(false), 4), "{told}");
         assert_eq!(results[&child]["status"], "completed");
-        assert_eq!(results["nobody"]["status"], "not_found");
+        assert_eq!(results["missing"]["status"], "not_found");
         for failed in ["__failed_1", "__failed_2"] {
             assert!(results[failed]["error"].is_string() && results[failed]["status"] == "error", "{told}");
         }
     }
-    let unknown = say("unknown", "{ tool: get_status, arguments: { thread_id: nobody } }");
+    let unknown = say("unknown", "{ tool: get_status, arguments: { thread_id: missing } }");
     assert_eq!((&unknown["success"], &unknown["status"]), (&json!(false), &json!("not_found")), "{unknown}");
-    assert!(unknown["error"].as_str().unwrap().contains("nobody"), "{unknown}");
+    assert!(unknown["error"].as_str().unwrap().contains("missing"), "{unknown}");
     let told = say("late", &format!("{{ tool: wait_threads, arguments: {{ thread_ids: [{child}], timeout: soon }} }}"));
     assert!(told["error"].as_str().unwrap().contains("timeout"), "{told}");
     let search =
@@ -559,7 +562,7 @@ fn an_agent_reads_resumes_and_hands_over_through_its_doors() {
 
 /// A child that waits is resumed on its own thread, and the answer has the same fields as that of one that went on in a successor.
 #[test]
-fn an_agent_that_resumes_a_child_that_waits_is_told_of_the_same_thread() {
+fn an_agent_that_resumes_a_suspended_child_gets_the_same_thread() {
     let spawn = "{ tool: spawn_thread, arguments: { directive: child, limits: { turns: 1 } } }";
     let sandbox = family(&calling(spawn), PAYS);
     let parent = thread_of(&sandbox.run(&RUN));
@@ -581,7 +584,7 @@ fn an_agent_that_resumes_a_child_that_waits_is_told_of_the_same_thread() {
 
 /// The hint was to resume the parent, which had ended and can't be resumed without a message.
 #[test]
-fn who_raises_a_child_above_a_parent_that_has_ended_is_told_what_helps() {
+fn a_raise_above_an_ended_parent_is_refused_with_a_hint() {
     let spawn = "{ tool: spawn_thread, arguments: { directive: child, limits: { turns: 1 } } }";
     let sandbox = family(&calling(spawn), PAYS);
     let parent = thread_of(&sandbox.run(&RUN));
@@ -607,7 +610,9 @@ fn an_audit_while_children_spend_in_their_own_processes_finds_nothing() {
     let ran = sandbox.run(&RUN);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let parent = thread_of(&ran);
-    let (mut audits, mut postings, until) = (0, 0, Instant::now() + Duration::from_secs(60));
+    let mut audits = 0;
+    let mut postings = 0;
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let books = sandbox.run(&["budget", &parent, "--verify", "--json"]);
         assert_eq!((books.code, &books.json()["verified"]["holds"]), (Some(0), &json!(true)), "{books:?}");
@@ -623,9 +628,9 @@ fn an_audit_while_children_spend_in_their_own_processes_finds_nothing() {
     assert_eq!(of_status(&sandbox, "child").len(), 3);
 }
 
-/// Whoever came second was told that the old thread, or its successor, is held, and by whom; not what to do.
+/// The second command was told that the old thread, or its successor, is held, and by which process; not what to do.
 #[test]
-fn whoever_resumes_an_ended_thread_second_is_told_where_it_goes_on() {
+fn a_second_resume_of_an_ended_thread_names_the_successor() {
     let sandbox = family("turns:\n  - { say: Done., repeat: forever }\n", PAYS);
     let thread = thread_of(&sandbox.run(&RUN));
     put(&sandbox, "script.yaml", "turns:\n  - { say: [Slowly, { text: now, delay_ms: 60000 }], repeat: forever }\n");
@@ -650,7 +655,7 @@ fn whoever_resumes_an_ended_thread_second_is_told_where_it_goes_on() {
 
 /// A child that waits for its parent, which waits for the child, once waited until its time was over.
 #[test]
-fn a_child_that_waits_for_a_parent_which_waits_for_it_is_refused_at_once() {
+fn a_deadlock_of_child_and_parent_is_refused_at_once() {
     let sandbox = family("turns:\n  - { say: Hello., repeat: forever }\n", "");
     let parent = thread_of(&sandbox.run(&["run", "parent", "--json"]));
     put(
@@ -661,7 +666,7 @@ fn a_child_that_waits_for_a_parent_which_waits_for_it_is_refused_at_once() {
     put(
         &sandbox,
         "child.yaml",
-        &calling(&format!("{{ tool: wait_threads, arguments: {{ thread_ids: [nobody-000000000000, {parent}] }} }}")),
+        &calling(&format!("{{ tool: wait_threads, arguments: {{ thread_ids: [missing-000000000000, {parent}] }} }}")),
     );
     put(&sandbox, "script.yaml", &calling(SPAWN).replacen("- { ", "- { when: { user: { equals: go } }, ", 1));
     let began = Instant::now();
