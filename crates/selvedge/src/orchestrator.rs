@@ -5,6 +5,7 @@
 //! directive that says nothing of threads can't touch any. What changes other threads reaches only those that the calling thread
 //! itself started, or that they started.
 
+mod blob;
 mod doors;
 mod order;
 mod resuming;

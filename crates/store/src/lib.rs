@@ -10,6 +10,7 @@
 //!   what lies beside their logs. [`buried`]: what goes with a log that is deleted.
 //! - [`heads`]: where every log ended, signed and kept elsewhere.
 //! - [`snapshot`]: what spares whoever loads a long thread most of its log.
+//! - [`newest`]: threads named by their age.
 //! - [`manifest`], [`capabilities`]: the signed pages beside a log. [`verify`]: judging a thread, with [`folded`]: what its log folds to.
 //!   [`archive`]: a thread as one file.
 //! - [`backend`]: all that commands ask of a store. [`doctor`]: what an examination of one finds.
@@ -38,6 +39,7 @@ pub mod lease;
 pub mod load;
 pub mod manifest;
 pub mod memory;
+pub mod newest;
 pub mod prepare;
 pub mod queue;
 pub mod seal;

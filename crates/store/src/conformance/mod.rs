@@ -285,6 +285,7 @@ macro_rules! conformance_suite {
                 a_thread_that_matches_twice_is_one
                 a_whole_id_wins
                 what_begins_nothing_names_nothing
+                threads_are_named_by_their_age
                 a_deleted_thread_is_in_nobodys_way
             }
             runs {
