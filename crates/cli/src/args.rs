@@ -16,6 +16,7 @@ use crate::commands::{
     restore, resume, run, send, sign, snapshots, state, stop, thread_delete, thread_find, thread_list, thread_new,
     thread_rename, thread_show, tool_list, tree, verify, wait,
 };
+use crate::commands::{blob, chat, directive_new, tool_new, transcript};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
 use crate::output::Output;
@@ -27,7 +28,7 @@ Threads of AI agents that can't be lost or forged.
 Every change of a thread is signed and durable before anybody hears of it. Everything works offline; `selvedge demo` \
 shows it in a few seconds.
 
-THREAD is any unique beginning of a thread's id, or of the hex at its end. Data goes to stdout, everything else to \
+THREAD is any unique beginning of a thread's id, or of the hex at its end; `@` is the newest thread, `@2` the one before it. Data goes to stdout, everything else to \
 stderr. With --json every command writes JSON, one object per line, and an error is one object on stderr:
 {\"error\":{\"code\",\"message\",\"hint\",\"retryable\"}}. `selvedge help CODE` says what a code means and what to do. \
 What is only worth knowing is one object on stderr too, {\"notice\":{\"message\"}}, before the error if there is one.
@@ -75,6 +76,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Thread(ThreadCommand),
     Run(run::Args),
+    Chat(chat::Args),
     Send(send::Args),
     Resume(resume::Args),
     /// Ask a thread to stop
@@ -92,17 +94,19 @@ pub(crate) enum Command {
     /// Write and list agents
     #[command(subcommand)]
     Agent(AgentCommand),
-    /// List and check directives
+    /// Write, list and check directives
     #[command(subcommand)]
     Directive(DirectiveCommand),
-    /// List tools
+    /// Write and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
     /// Show, explain and check how everything is set
     #[command(subcommand)]
     Config(ConfigCommand),
     Append(append::Args),
+    Transcript(transcript::Args),
     Log(log::Args),
+    Blob(blob::Args),
     State(state::Args),
     Snapshots(snapshots::Args),
     Verify(verify::Args),
@@ -149,6 +153,7 @@ pub(crate) enum AgentCommand {
 /// What to do with directives.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DirectiveCommand {
+    New(directive_new::Args),
     List(directive_list::Args),
     Check(directive_check::Args),
 }
@@ -156,6 +161,7 @@ pub(crate) enum DirectiveCommand {
 /// What to do with tools.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ToolCommand {
+    New(tool_new::Args),
     List(tool_list::Args),
 }
 

@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use selvedge_engine::spawn::{Children, Order as ChildOrder, Spawning, Vouch};
 use selvedge_engine::{Assignment, Engine};
+use selvedge_model::limits::Limits;
 use selvedge_model::tool::Started;
-use selvedge_model::{Call, DirectiveId, Manifest, ThreadId, ToolSpec};
+use selvedge_model::{AgentId, Call, DirectiveId, Manifest, ThreadId, ToolSpec};
 use selvedge_store::Store;
 
-use crate::workshop::{Order, OrderError, Wishes, Workshop};
+use crate::workshop::{Conversation, Order, OrderError, Wishes, Workshop};
 
 /// The tool that starts a directive as a child.
 pub const SPAWN: &str = "spawn_thread";
@@ -64,6 +65,18 @@ impl Orchestrator {
         let mut order = self.shared.workshop.order(id, wishes)?;
         self.equip(&mut order.assignment);
         Ok(order)
+    }
+
+    /// Makes a conversation with an agent ready to begin.
+    pub fn conversation(
+        &self,
+        agent: AgentId,
+        model: Option<String>,
+        limits: Limits,
+    ) -> Result<Conversation, OrderError> {
+        let mut conversation = self.shared.workshop.conversation(agent, model, limits)?;
+        self.equip(&mut conversation.assignment);
+        Ok(conversation)
     }
 
     /// What a thread's next run is done with, by what its own record says.

@@ -6,6 +6,7 @@
 //! directive says today.
 
 pub mod capabilities;
+mod chat;
 mod continuation;
 mod error;
 mod gate;
@@ -37,6 +38,7 @@ use selvedge_tools::{
 };
 use serde_json::{Map, Value};
 
+pub use chat::{Conversation, is_conversation};
 use continuation::Original;
 pub use error::OrderError;
 pub use models::Models;

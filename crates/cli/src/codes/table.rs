@@ -243,7 +243,7 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         means: "The thread has no such blob.",
         cause: "The name is misspelt, or belongs to another thread.",
-        remedies: &["find the names of its blobs: `selvedge log THREAD --json`"],
+        remedies: &["find the names of its blobs: `selvedge transcript THREAD`, `selvedge log THREAD --json`"],
         related: &["blob_erased", "ambiguous"],
     },
     Page {
@@ -562,8 +562,8 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::Conflict],
         retry: Retry::Never,
         means: "The file is there already, and nothing is overwritten.",
-        cause: "An earlier export, or an agent, has the same name.",
-        remedies: &["give another name: `selvedge export THREAD -o FILE`, `selvedge agent new NAME`"],
+        cause: "An earlier export or transcript, or an agent, directive or tool, has the same name.",
+        remedies: &["give another name: `selvedge export THREAD -o FILE`, `selvedge directive new NAME`"],
         related: &["archive_exists", "folder_in_use"],
     },
     Page {

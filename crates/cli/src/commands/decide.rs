@@ -217,7 +217,7 @@ fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>)
 
 /// Records the decision about one call. Somebody who decides about the thread at the same moment, and does not run it, is waited for:
 /// whoever comes last finds nothing undecided and goes on.
-fn decide_one(
+pub(crate) fn decide_one(
     running: &Running,
     thread: &ThreadId,
     call: &CallId,
@@ -251,7 +251,7 @@ fn decide_one(
     }
 }
 
-fn tell(
+pub(crate) fn tell(
     context: &Context<'_>,
     thread: &ThreadId,
     call: &CallId,
