@@ -5,13 +5,13 @@
 //! up to a bound, and what is left out is said. How it looks is left to the caller. Every text is as it was written, by a model or a tool: a
 //! caller that shows it must expect control characters and markup.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use selvedge_log::Trust;
 use selvedge_model::event::{Fields, NewThread, SuspendReason};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::{Block, Visibility};
-use selvedge_model::{AgentId, CallId, Digest, DirectiveId, Event, Message, MessageId, Role, ThreadId, Timestamp};
+use selvedge_model::{AgentId, CallId, Digest, DirectiveId, Event, Message, Role, ThreadId, Timestamp};
 use selvedge_store::Store;
 use selvedge_store::load::each_changeset;
 use serde::Serialize;
@@ -183,13 +183,22 @@ pub struct Content {
 
 /// The conversation of a thread, or of its chain. Every log is verified on the way: on success, the entries are those of valid, signed logs.
 ///
-/// A message that a successor took over from its predecessor is there once.
+/// A message that a successor took over from its predecessor as it was is there once; one that was shortened on the way is there in both
+/// forms.
 pub fn entries(store: &dyn Store, trust: &Trust, thread: &ThreadId, scope: Scope) -> Result<Vec<Entry>> {
     let threads = if scope.chain { chain::threads(store, thread)? } else { vec![thread.clone()] };
-    let mut reader =
-        Reader { store, thread, scope, entries: Vec::new(), seen: BTreeSet::new(), tools: BTreeMap::new() };
+    let mut reader = Reader {
+        store,
+        thread,
+        scope,
+        entries: Vec::new(),
+        tools: BTreeMap::new(),
+        before: BTreeMap::new(),
+        own: BTreeMap::new(),
+        has_run: false,
+    };
     for thread in &threads {
-        reader.thread = thread;
+        reader.begin(thread);
         each_changeset(store, thread, trust, |changeset| {
             for line in changeset.lines {
                 reader.take(line.timestamp, line.event);
@@ -199,19 +208,33 @@ pub fn entries(store: &dyn Store, trust: &Trust, thread: &ThreadId, scope: Scope
     Ok(reader.entries)
 }
 
+/// How often each message is in a log; a message is the same if its author and its content are.
+type Messages = BTreeMap<String, usize>;
+
 struct Reader<'a> {
     store: &'a dyn Store,
     thread: &'a ThreadId,
     scope: Scope,
     entries: Vec<Entry>,
-    /// The messages that were read.
-    seen: BTreeSet<MessageId>,
     /// The tools of the calls that were read.
     tools: BTreeMap<CallId, String>,
+    /// The messages of the thread before this one in the chain, without those that this one was found to have taken over.
+    before: Messages,
+    /// The messages of this thread so far.
+    own: Messages,
+    /// Whether a run of this thread has begun: what it took over is before that.
+    has_run: bool,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn begin(&mut self, thread: &'a ThreadId) {
+        self.thread = thread;
+        self.before = std::mem::take(&mut self.own);
+        self.has_run = false;
+    }
+
     fn take(&mut self, at: Timestamp, event: Event) {
+        self.has_run |= matches!(event, Event::RunStarted(_));
         let kind = match event {
             Event::ThreadCreated(created) => self.thread_begins(created.thread),
             Event::Message(message) => match self.message(message) {
@@ -261,14 +284,25 @@ impl Reader<'_> {
 
     /// A message, unless it was read in an earlier thread of the chain.
     fn message(&mut self, message: Message) -> Option<Kind> {
-        if let Some(id) = message.id
-            && !self.seen.insert(id)
-        {
+        if self.scope.chain && self.is_taken_over(&message) {
             return None;
         }
         let parts = message.content.into_iter().map(|block| self.part(block)).collect();
         let internal = message.visibility == Visibility::Internal;
         Some(Kind::Message { role: message.role, internal, parts })
+    }
+
+    /// Whether the thread took a message over from its predecessor, which has it too.
+    fn is_taken_over(&mut self, message: &Message) -> bool {
+        let key = serde_json::to_string(&(message.role, &message.content)).unwrap_or_default();
+        *self.own.entry(key.clone()).or_default() += 1;
+        match self.before.get_mut(&key) {
+            Some(count) if !self.has_run && *count > 0 => {
+                *count -= 1;
+                true
+            }
+            _ => false,
+        }
     }
 
     fn part(&mut self, block: Block) -> Part {

@@ -18,8 +18,7 @@ use crate::error::Result;
 use crate::hints;
 use crate::output::{BOLD, DIM, WARN, paint};
 use crate::running::Running;
-use crate::text::clean_json;
-use crate::text::{clean, count};
+use crate::text::{clean, clean_json, count};
 use crate::waiting::{arguments_of, why_asked};
 
 /// The most bytes of arguments that are shown; longer ones are not decided about here.

@@ -86,7 +86,7 @@ impl Answer {
             _ => std::process::exit(130),
         };
         // With stderr gone there is no place for a notice.
-        if is_said && self.interrupts > 0 {
+        if is_said {
             _ = writeln!(anstream::stderr().lock(), "{notice}");
         }
     }

@@ -223,7 +223,8 @@ impl<'a> Session<'a> {
                 Asked::Decided => {}
                 Asked::Left => return Ok(Turn::Left),
                 Asked::Undecided if lines.is_terminal() => return Ok(Turn::Ended(Ok(()))),
-                Asked::Undecided => return Ok(Turn::Ended(hints::ended(&*self.running.store, &outcome))),
+                // The lines that follow were not meant for a thread that waits.
+                Asked::Undecided => return hints::ended(&*self.running.store, &outcome).map(|()| Turn::Left),
             }
             drop(work);
             let resumed = self.run(&thread, |running, work, cancel, tell| {

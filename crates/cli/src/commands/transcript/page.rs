@@ -189,12 +189,13 @@ impl<'e, L: Look> Page<'e, L> {
     fn rest(&mut self, content: &Content) {
         let Some(blob) = &content.blob else { return };
         let command = self.command(&blob.short());
-        if let Some(why) = &content.unreadable {
-            self.look.note(&[Words("Shortened; the whole can't be read: "), Words(why)]);
-        }
-        if let Some(left_out) = content.bytes_left_out {
-            let left_out = format!("{} more: ", count(left_out, "byte"));
-            self.look.note(&[Words(&left_out), Name(&command), Words(" shows all of it")]);
+        match (&content.unreadable, content.bytes_left_out) {
+            (Some(why), _) => self.look.note(&[Words("Shortened; the whole can't be read: "), Words(why)]),
+            (None, Some(left_out)) => {
+                let left_out = format!("{} more: ", count(left_out, "byte"));
+                self.look.note(&[Words(&left_out), Name(&command), Words(" shows all of it")]);
+            }
+            (None, None) => self.look.note(&[Words("All of blob "), Name(&blob.short())]),
         }
     }
 
