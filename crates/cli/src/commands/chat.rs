@@ -92,7 +92,7 @@ fn begin(args: &Args, running: &Running) -> Result<(AgentId, Option<ThreadId>)> 
 }
 
 fn talk(mut session: Session<'_>, context: &Context<'_>, interrupts: &Interrupts) -> Result<()> {
-    let mut lines = Lines::new();
+    let mut lines = Lines::new(context.output.is_json());
     session.check()?;
     greet(&session, context, &lines)?;
     // How the last message ended, in a pipe: the exit code of the command.

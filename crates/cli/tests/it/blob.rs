@@ -69,8 +69,8 @@ fn read(sandbox: &Sandbox, thread: &str, arguments: &str) -> (Ran, String) {
     put(sandbox, "script.yaml", &call);
     let ran = sandbox.run(&["send", thread, "read it", "--json"]);
     let records = ran.records();
-    let results = records.iter().filter(|record| record["payload"]["role"] == "tool");
-    let block = &results.last().unwrap()["payload"]["content"][0]["content"];
+    let mut results = records.iter().filter(|record| record["payload"]["role"] == "tool");
+    let block = &results.next_back().unwrap()["payload"]["content"][0]["content"];
     let text = block.as_str().map_or_else(|| block.to_string(), str::to_owned);
     (ran, text)
 }

@@ -1,9 +1,9 @@
 //! Conversations: threads that run no directive and answer what a person writes.
 
 use selvedge_engine::Assignment;
-use selvedge_items::ItemError;
 use selvedge_items::capability::Capabilities;
 use selvedge_items::library::Kind;
+use selvedge_items::{ItemError, Layer};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::Risk;
 use selvedge_model::{AgentId, Manifest, NewThread};
@@ -35,7 +35,7 @@ impl Workshop {
             return Ok(agent);
         }
         let listed = self.library.list(Kind::Agent)?;
-        let mut names = listed.iter().filter(|entry| !entry.hidden).map(|entry| entry.id.as_str());
+        let mut names = listed.iter().filter(|entry| entry.layer == Layer::Project).map(|entry| entry.id.as_str());
         let only = names.next().filter(|_| names.next().is_none());
         Ok(AgentId::new(only.unwrap_or(DEFAULT_AGENT)).map_err(ItemError::from)?)
     }

@@ -33,8 +33,9 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub(crate) fn new() -> Self {
-        Self { ahead: Vec::new(), has_ended: false, is_terminal: io::stdin().is_terminal() }
+    /// A program that reads JSON is shown no prompt, wherever its lines come from.
+    pub(crate) fn new(is_for_program: bool) -> Self {
+        Self { ahead: Vec::new(), has_ended: false, is_terminal: !is_for_program && io::stdin().is_terminal() }
     }
 
     /// Whether a person types.

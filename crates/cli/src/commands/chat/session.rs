@@ -20,8 +20,11 @@ use crate::hints;
 use crate::output::{DIM, paint};
 use crate::running::{Running, tell_outcome, used};
 use crate::screen::Screen;
-use crate::text::clean;
+use crate::text::{clean, one_line};
 use crate::waiting::limit_of;
+
+/// How much of the first message is the title of its thread.
+const TITLE_WIDTH: usize = 60;
 
 /// What became of a line.
 pub(crate) enum Turn {
@@ -156,7 +159,8 @@ impl<'a> Session<'a> {
 
     /// Creates the thread with its first message, and runs it.
     fn begin(&mut self, text: String) -> Result<Outcome> {
-        let Conversation { thread, assignment, .. } = self.conversation()?;
+        let Conversation { mut thread, assignment, .. } = self.conversation()?;
+        thread.title = Some(one_line(&text, TITLE_WIDTH));
         let engine = &self.running.engine;
         let thread =
             engine.create(thread, vec![Message::text(Role::User, text)]).map_err(|error| Failure::of(&error))?;
