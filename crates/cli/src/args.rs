@@ -16,6 +16,7 @@ use crate::commands::{
     restore, resume, run, send, sign, snapshots, state, stop, thread_delete, thread_find, thread_list, thread_new,
     thread_rename, thread_show, tool_list, tree, verify, wait,
 };
+use crate::commands::{blob, chat, directive_new, tool_new, transcript};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
 use crate::output::Output;
@@ -27,7 +28,7 @@ Run AI agents as durable threads on signed logs.
 Every change of a thread is signed and durable before it is reported. Everything works offline; `selvedge demo` \
 shows it in a few seconds.
 
-THREAD is any unique prefix of a thread's id, or of its hex suffix. Data goes to stdout, everything else to \
+THREAD is any unique prefix of a thread's id, or of its hex suffix; `@` is the newest thread, `@2` the one before it. Data goes to stdout, everything else to \
 stderr. With --json every command writes JSON, one object per line, and an error is one object on stderr: \
 {\"error\":{\"code\",\"message\",\"hint\",\"retryable\"}}. `selvedge help CODE` explains a code. \
 A notice is one object on stderr too, {\"notice\":{\"message\"}}, before the error if there is one.
@@ -75,6 +76,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Thread(ThreadCommand),
     Run(run::Args),
+    Chat(chat::Args),
     Send(send::Args),
     Resume(resume::Args),
     /// Cancel a thread
@@ -102,17 +104,19 @@ pub(crate) enum Command {
     /// Create and list agents
     #[command(subcommand)]
     Agent(AgentCommand),
-    /// List and check directives
+    /// Write, list and check directives
     #[command(subcommand)]
     Directive(DirectiveCommand),
-    /// List tools
+    /// Write and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
     /// Show, explain and check the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
     Append(append::Args),
+    Transcript(transcript::Args),
     Log(log::Args),
+    Blob(blob::Args),
     State(state::Args),
     Snapshots(snapshots::Args),
     Verify(verify::Args),
@@ -159,6 +163,7 @@ pub(crate) enum AgentCommand {
 /// The commands on directives.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DirectiveCommand {
+    New(directive_new::Args),
     List(directive_list::Args),
     Check(directive_check::Args),
 }
@@ -166,6 +171,7 @@ pub(crate) enum DirectiveCommand {
 /// The commands on tools.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ToolCommand {
+    New(tool_new::Args),
     List(tool_list::Args),
 }
 

@@ -18,6 +18,10 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("thread delete", &["selvedge thread delete minutes --yes"]),
     ("run", &["selvedge run report --input city=Bern --limit turns=5"]),
     (
+        "chat",
+        &["selvedge chat", "echo \"What is in this project?\" | selvedge chat scribe --model scripted:report.yaml"],
+    ),
+    (
         "send",
         &["selvedge send report \"And tomorrow?\"", "echo \"And tomorrow?\" | selvedge send report --key monday-1"],
     ),
@@ -37,9 +41,11 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("agent new", &["selvedge agent new clerk"]),
     ("agent list", &["selvedge agent list"]),
     ("directive", &["selvedge directive list"]),
+    ("directive new", &["selvedge directive new reports/weekly"]),
     ("directive list", &["selvedge directive list"]),
     ("directive check", &["selvedge directive check report"]),
     ("tool", &["selvedge tool list"]),
+    ("tool new", &["selvedge tool new fetch"]),
     ("tool list", &["selvedge tool list"]),
     ("config", &["selvedge config list --origin"]),
     ("config list", &["selvedge config list --origin"]),
@@ -51,7 +57,9 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["echo '{\"reason\":\"UserMessage\",\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}' |\n    \
            selvedge append minutes --expect 1"],
     ),
+    ("transcript", &["selvedge transcript @", "selvedge transcript report -o report.md"]),
     ("log", &["selvedge log report"]),
+    ("blob", &["selvedge blob report 9f86d081"]),
     ("state", &["selvedge state minutes --at 0"]),
     ("snapshots", &["selvedge snapshots payday"]),
     ("verify", &["selvedge verify --all", "selvedge verify report.tar --key me.pem"]),

@@ -5,8 +5,10 @@
 //! - `args`: the command line. `context`: project, keys and store. `document`: signed files.
 //! - `commands`: one file each. `commit`: committing with a deadline.
 //! - `codes`: a page for every error code. `examples`: the examples in every command's help.
-//! - `running`: shared by the commands that run threads. `waiting`: what threads wait for.
-//! - `output`: all output to the terminal; `text`, `gist`, `imported`, `items`: formatting for people. `error`: exit codes.
+//! - `running`: shared by the commands that run threads. `waiting`: what threads wait for. `scaffold`: sample files; `new_file`: how they are
+//!   written.
+//! - `output`: all output to the terminal; `pager`: for long text; `text`, `gist`, `imported`, `items`: formatting for people. `error`: exit
+//!   codes.
 
 mod args;
 mod codes;
@@ -23,10 +25,13 @@ mod imported;
 mod input;
 mod items;
 mod limit;
+mod new_file;
 mod output;
+mod pager;
 mod permission;
 mod project_files;
 mod running;
+mod scaffold;
 mod screen;
 mod text;
 mod waiting;
@@ -47,6 +52,7 @@ use crate::commands::{
     restore, resume, run, send, sign, snapshots, state, status, stop, thread_delete, thread_find, thread_list,
     thread_new, thread_rename, thread_show, tool_list, tree, verify, wait,
 };
+use crate::commands::{blob, chat, directive_new, tool_new, transcript};
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
@@ -113,6 +119,11 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Thread(ThreadCommand::Rename(args))) => thread_rename::run(args, context),
         Some(Command::Thread(ThreadCommand::Delete(args))) => thread_delete::run(&args, context),
         Some(Command::Run(args)) => run::run(args, context),
+        Some(Command::Chat(args)) => chat::run(args, context),
+        Some(Command::Transcript(args)) => transcript::run(&args, context),
+        Some(Command::Blob(args)) => blob::run(&args, context),
+        Some(Command::Directive(DirectiveCommand::New(args))) => directive_new::run(&args, context),
+        Some(Command::Tool(ToolCommand::New(args))) => tool_new::run(&args, context),
         Some(Command::Send(args)) => send::run(&args, context),
         Some(Command::Resume(args)) => resume::run(&args, context),
         Some(Command::Cancel(args)) => stop::run(&args, Stop::Cancelled, context),

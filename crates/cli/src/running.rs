@@ -90,9 +90,17 @@ impl Running {
     /// The assignment of the next run of a thread, or of the end of its chain. Before its first run, its capabilities are written to
     /// `capabilities.md`; if that file was edited since, the run is refused.
     pub(crate) fn assignment(&self, thread: &ThreadId) -> Result<Assignment> {
+        self.assignment_with(thread, None)
+    }
+
+    /// The same, with another model than the thread was created with.
+    pub(crate) fn assignment_with(&self, thread: &ThreadId, model: Option<&str>) -> Result<Assignment> {
         let end = self.engine.end_of_chain(thread).map_err(|error| Failure::of(&error))?;
         // From its verified log: the capabilities in the database are not trusted.
-        let manifest = self.engine.manifest(&end).map_err(|error| Failure::of(&error))?;
+        let mut manifest = self.engine.manifest(&end).map_err(|error| Failure::of(&error))?;
+        if let Some(model) = model {
+            manifest.model = Some(model.to_owned());
+        }
         let work = self.orchestrator.assignment(&manifest)?;
         let runs = self.store.runs(&manifest.thread_id)?;
         let missing = runs.last().and_then(|_| self.store.missing_manifest(&manifest.thread_id));
@@ -130,20 +138,30 @@ impl Running {
         work: Assignment,
         run: impl FnOnce(&Self, &Arc<Assignment>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<()> {
-        self.notes.take().iter().for_each(|note| context.output.say(note));
         let work = Arc::new(work);
         let cancel = stop_when_interrupted(context.output.speaks_to_people());
-        let mut screen = Screen::new(context, &*self.store);
-        let ended = run(&self, &work, &cancel, &mut |event| screen.show(&event));
-        screen.finish();
-        self.store.take_problems().iter().for_each(|amiss| context.output.say(clean(amiss)));
-        let ended = ended.map_err(|error| hints::refused(&*self.store, &error));
+        let screen = Screen::new(context, &*self.store);
+        let ended = self.perform(context, screen, |tell| run(&self, &work, &cancel, tell));
         let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&*self.store, ended));
         // Its tools hold the engine, which holds the store.
         drop(work);
         self.close(context);
         tell_end(context, &ended?)?;
         outcome
+    }
+
+    /// Runs something and shows it as it happens; the store stays open.
+    pub(crate) fn perform(
+        &self,
+        context: &Context<'_>,
+        mut screen: Screen<'_>,
+        run: impl FnOnce(&mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+    ) -> Result<Outcome> {
+        self.notes.take().iter().for_each(|note| context.output.say(note));
+        let ended = run(&mut |event| screen.show(&event));
+        screen.finish();
+        self.store.take_problems().iter().for_each(|problem| context.output.say(clean(problem)));
+        ended.map_err(|error| hints::refused(&*self.store, &error))
     }
 
     /// Closes the store, so that the transcripts are complete.
@@ -329,9 +347,7 @@ fn stop_when_interrupted(is_shown: bool) -> Cancel {
 /// Reports how a run ended.
 fn tell_end(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
     if context.output.is_json() {
-        let mut record = serde_json::to_value(outcome).unwrap_or_default();
-        record["type"] = json!("ended");
-        return context.output.record(&record);
+        return tell_outcome(context, outcome);
     }
     if let Some(outputs) = &outcome.outputs {
         context.output.text(format_args!("{} {}", paint(BOLD, "outputs"), clean_json(&outputs.to_string())))?;
@@ -346,8 +362,15 @@ fn tell_end(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
+/// Writes how a run ended as one object.
+pub(crate) fn tell_outcome(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
+    let mut record = serde_json::to_value(outcome).unwrap_or_default();
+    record["type"] = json!("ended");
+    context.output.record(&record)
+}
+
 /// The cost of a run, on one line.
-fn used(cost: &Cost) -> String {
+pub(crate) fn used(cost: &Cost) -> String {
     let tokens = cost.input_tokens.saturating_add(cost.output_tokens);
     let seconds = cost.duration_ms as f64 / 1000.0;
     let unknown = if cost.spend_unknown.is_zero() {

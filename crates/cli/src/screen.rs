@@ -32,6 +32,8 @@ pub(crate) struct Screen<'a> {
     has_gaps: bool,
     /// The first line of each thread that was committed and not delivered.
     missed: BTreeMap<ThreadId, u64>,
+    /// Whether why a thread waits is left to the caller.
+    is_mute_of_waits: bool,
 }
 
 /// The events of one changeset.
@@ -46,7 +48,13 @@ struct Changeset<'e> {
 impl<'a> Screen<'a> {
     pub(crate) fn new(context: &'a Context<'a>, store: &'a dyn Backend) -> Self {
         let (drafted, missed) = Default::default();
-        Self { context, store, is_drafting: false, drafted, has_gaps: false, missed }
+        Self { context, store, is_drafting: false, drafted, has_gaps: false, missed, is_mute_of_waits: false }
+    }
+
+    /// The same for a caller that itself explains why a thread waits.
+    #[must_use]
+    pub(crate) fn without_waits(self) -> Self {
+        Self { is_mute_of_waits: true, ..self }
     }
 
     /// Shows one event.
@@ -226,6 +234,10 @@ impl<'a> Screen<'a> {
             }
             Event::ThreadHandoff(_) | Event::ThreadResumed(_) => {
                 self.line(format_args!("{} {}", paint(DIM, "⇢"), gist(event)))
+            }
+            Event::Suspended(_) if self.is_mute_of_waits => {
+                self.end_draft();
+                Ok(())
             }
             Event::CapabilityDenied(_) | Event::Suspended(_) => {
                 self.line(format_args!("{}: {}", paint(WARN, event_type(event)), gist(event)))

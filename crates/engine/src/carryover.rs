@@ -100,7 +100,7 @@ impl Carryover {
                         Some(whole) => whole,
                         None => put(&arguments.to_string())?,
                     };
-                    *arguments = json!({"left_out": format!("the whole is in blob {whole}")});
+                    *arguments = json!({"left_out": format!("the whole is in blob {whole}; {READS_BLOBS}")});
                     *blob = Some(whole);
                 }
                 Block::ToolResult { content, blob, .. } => {
@@ -178,11 +178,14 @@ pub(crate) fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
+/// How a model gets what was left out; the tool is [`crate::blobs::READ_TOOL`].
+const READS_BLOBS: &str = "the tool `blob_read` reads it in parts";
+
 /// A long text shortened to about `shown` bytes. The whole is stored as a blob, unless the text is already a part of one.
 fn fitted<E>(text: &str, shown: usize, blob: &mut Option<Digest>, put: Put<'_, E>) -> Result<String, E> {
     if let Some(whole) = blob {
         let (head, _, tail) = ends(text, shown);
-        return Ok(format!("{head}\n[… shortened; the whole is in blob {whole} …]\n{tail}"));
+        return Ok(format!("{head}\n[… shortened; the whole is in blob {whole}; {READS_BLOBS} …]\n{tail}"));
     }
     let whole = put(text)?;
     *blob = Some(whole);
@@ -193,7 +196,7 @@ fn fitted<E>(text: &str, shown: usize, blob: &mut Option<Digest>, put: Put<'_, E
 pub(crate) fn shortened(text: &str, shown: usize, blob: &Digest) -> String {
     let (head, left_out, tail) = ends(text, shown);
     let whole = text.len();
-    format!("{head}\n[… {left_out} of {whole} bytes left out; the whole is in blob {blob} …]\n{tail}")
+    format!("{head}\n[… {left_out} of {whole} bytes left out; the whole is in blob {blob}; {READS_BLOBS} …]\n{tail}")
 }
 
 /// The beginning and the end of a text, together about `shown` bytes, and how many bytes are between them.

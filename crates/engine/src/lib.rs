@@ -18,8 +18,8 @@
 //!   [`submitted`](Submitted): work that continues in the background for a caller.
 //! - [`deadlock`]: whether a wait would be a deadlock. [`orphans`]: runs that dead processes left, settled by the next process that finds them.
 //! - [`outcome`]: how a thread ended, or its state; one form for the library, the CLI and HTTP.
-//! - [`chain`], [`search`], [`wait`], [`standing`], [`transcript`]: read-only queries about threads and chains, for callers that don't run
-//!   them.
+//! - [`chain`], [`search`], [`wait`], [`standing`], [`transcript`], [`transcript_entries`], [`blobs`]: read-only queries about threads and
+//!   chains, for callers that don't run them.
 //! - [`snapshot`]: the fold of a log, saved and read back; `snapshot_saving`: when one is saved.
 //! - [`replay`]: runs a recorded thread again, offline, and compares it step by step.
 //! - [`events`]: what runs do and commit, for any number of subscribers.
@@ -37,6 +37,7 @@
 
 mod approval;
 pub mod assignment;
+pub mod blobs;
 mod calls;
 mod carryover;
 pub mod chain;
@@ -78,6 +79,7 @@ mod stop_policy;
 mod submitted;
 mod tasks;
 pub mod transcript;
+pub mod transcript_entries;
 pub mod wait;
 mod watcher;
 

@@ -4,6 +4,7 @@
 //! status, search a chain, resume, hand off, cancel and kill. Each tool needs its own capability (`tool.threads.…`), so a
 //! directive that declares none can't act on threads. Tools that change other threads only reach descendants of the calling thread.
 
+mod blob;
 mod child;
 mod resume;
 mod thread_tools;
@@ -13,11 +14,12 @@ use std::time::Duration;
 
 use selvedge_engine::spawn::{Children, Order as ChildOrder, Spawning, Vouch};
 use selvedge_engine::{Assignment, Engine};
+use selvedge_model::limits::Limits;
 use selvedge_model::tool::Started;
-use selvedge_model::{Call, DirectiveId, Manifest, ThreadId, ToolSpec};
+use selvedge_model::{AgentId, Call, DirectiveId, Manifest, ThreadId, ToolSpec};
 use selvedge_store::Store;
 
-use crate::workshop::{Order, OrderError, OrderOptions, Workshop};
+use crate::workshop::{Conversation, Order, OrderError, OrderOptions, Workshop};
 
 /// The tool that starts a directive as a child.
 pub const SPAWN: &str = "spawn_thread";
@@ -62,6 +64,18 @@ impl Orchestrator {
         let mut order = self.shared.workshop.order(id, options)?;
         self.equip(&mut order.assignment);
         Ok(order)
+    }
+
+    /// Prepares a conversation with an agent.
+    pub fn conversation(
+        &self,
+        agent: AgentId,
+        model: Option<String>,
+        limits: Limits,
+    ) -> Result<Conversation, OrderError> {
+        let mut conversation = self.shared.workshop.conversation(agent, model, limits)?;
+        self.equip(&mut conversation.assignment);
+        Ok(conversation)
     }
 
     /// The assignment of a thread's next run, from its record.

@@ -5,6 +5,7 @@
 //! and acknowledged risks are those that were recorded when it was created, even if its directive has changed.
 
 pub mod capabilities;
+mod chat;
 mod continuation;
 mod error;
 mod gate;
@@ -36,6 +37,7 @@ use selvedge_tools::{
 };
 use serde_json::{Map, Value};
 
+pub use chat::{Conversation, is_conversation};
 use continuation::Original;
 pub use error::OrderError;
 pub use models::Models;

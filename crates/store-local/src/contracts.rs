@@ -7,6 +7,7 @@ use selvedge_log::{Head, Line, line, lines};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Batch, CommitKey, Digest, Manifest, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp};
 use selvedge_store::heads::{Comparison, CurrentHeads, Depth, Heads};
+use selvedge_store::newest::by_age;
 use selvedge_store::{
     Acquire, Arrival, Attest, Commit, Committed, Cursor, Delivery, Erase, Feed, FeedEntry, Filter, Handle, Inbox,
     Lease, Leases, Ledger, Logs, Page, Position, Registry, Result, SignedFiles, Summary, Tombstone, Waiting,
@@ -176,7 +177,7 @@ impl Registry for LocalStore {
     }
 
     fn resolve(&self, prefix: &str) -> Result<ThreadId> {
-        self.core.resolve(prefix)
+        by_age(self, prefix).unwrap_or_else(|| self.core.resolve(prefix))
     }
 
     fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>> {

@@ -275,7 +275,7 @@ pub trait Registry: Send + Sync {
     /// The runs of a thread, oldest first.
     fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>>;
 
-    /// The one thread whose id, or whose trailing hex, begins with `prefix`.
+    /// The one thread whose id, or whose trailing hex, begins with `prefix`; or the one that it names by its age, see [`crate::newest`].
     fn resolve(&self, prefix: &str) -> Result<ThreadId>;
 
     /// The tombstone of a deleted thread.

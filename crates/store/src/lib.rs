@@ -9,6 +9,7 @@
 //! - [`load`]: a thread, folded from its log. [`queue`], [`lease`]: queues and leases. [`chain`], [`blob`]: chains of continued threads,
 //!   and the blobs beside their logs. [`tombstone`]: the postings of a deleted log.
 //! - [`heads`]: the head of every log, signed and kept elsewhere.
+//! - [`newest`]: threads named by their age.
 //! - [`snapshot`]: folds of long logs, so that loading them reads only what was appended since.
 //! - [`manifest`], [`capabilities`]: the signed files beside a log. [`verify`]: verifying a thread, with [`folded`]: the fold of its log.
 //!   [`archive`]: a thread as one file.
@@ -37,6 +38,7 @@ pub mod lease;
 pub mod load;
 pub mod manifest;
 pub mod memory;
+pub mod newest;
 pub mod prepare;
 pub mod queue;
 pub mod seal;

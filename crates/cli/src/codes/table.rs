@@ -242,7 +242,7 @@ pub(crate) const PAGES: &[Page] = &[
         retry: Retry::Never,
         meaning: "The thread has no such blob.",
         cause: "The name is misspelt, or belongs to another thread.",
-        remedies: &["list the thread's blobs: `selvedge log THREAD --json`"],
+        remedies: &["find the names of its blobs: `selvedge transcript THREAD`, `selvedge log THREAD --json`"],
         related: &["blob_erased", "ambiguous"],
     },
     Page {
@@ -560,8 +560,8 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::Conflict],
         retry: Retry::Never,
         meaning: "The file already exists and is not overwritten.",
-        cause: "An earlier export or another agent has the same name.",
-        remedies: &["choose another name: `selvedge export THREAD -o FILE`, `selvedge agent new NAME`"],
+        cause: "An earlier export or transcript, or an agent, directive or tool, has the same name.",
+        remedies: &["choose another name: `selvedge export THREAD -o FILE`, `selvedge directive new NAME`"],
         related: &["archive_exists", "folder_in_use"],
     },
     Page {
@@ -1105,7 +1105,7 @@ pub(crate) const PAGES: &[Page] = &[
         code: "model_context_too_long",
         exits: &[Exit::Usage],
         retry: Retry::Never,
-        means: "The provider refused the prompt because it is longer than the model's context window.",
+        meaning: "The provider refused the prompt because it is longer than the model's context window.",
         cause: "The configured context window is larger than the real one, or tokens were underestimated. The thread is handed off to a \
                 successor with a shorter conversation; this error remains only where a successor would not be shorter.",
         remedies: &[

@@ -1,15 +1,13 @@
 //! `selvedge agent new`: creates an agent file to fill in.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
 use std::path::Path;
 
 use selvedge_model::AgentId;
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::document::refuse_link;
-use crate::error::{Exit, Failure, Result};
+use crate::error::Result;
+use crate::new_file::write_item;
 
 /// Create an agent file in .ai/agents to fill in
 ///
@@ -57,32 +55,13 @@ capabilities:
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let project = context.project()?;
     let file = project.join(".ai").join("agents").join(format!("{}.yaml", args.name));
-    // Agents are never read through symbolic links, so none is written through one.
-    for folder in file.ancestors().skip(1).take_while(|folder| *folder != project) {
-        if folder.symlink_metadata().is_ok() {
-            refuse_link(folder)?;
-        }
-    }
-    write(&file)?;
+    write_item(&project, &file, TEMPLATE)?;
     if context.output.is_json() {
         return context.output.record(&Written { agent_id: &args.name, file: &file });
     }
     context.output.text(file.display())?;
     context.output.tell(format!("Next: fill it in, then `selvedge run DIRECTIVE --agent {}`", args.name));
     Ok(())
-}
-
-fn write(file: &Path) -> Result<()> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            let message = format!("`{}` already exists", file.display());
-            Failure::new(Exit::Conflict, "file_exists", message).hint("choose another name; nothing is overwritten")
-        }
-        _ => Failure::io("write", file, &error),
-    };
-    fs::create_dir_all(file.parent().unwrap_or(file)).map_err(failed)?;
-    let mut written = OpenOptions::new().write(true).create_new(true).open(file).map_err(failed)?;
-    written.write_all(TEMPLATE.as_bytes()).and_then(|()| written.sync_all()).map_err(failed)
 }
 
 #[cfg(test)]

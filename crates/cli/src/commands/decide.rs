@@ -220,7 +220,7 @@ fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>)
 
 /// Records the decision about one call. If another process holds the thread only to decide about it, waits for that process: the last
 /// one to decide finds nothing pending and resumes the thread.
-fn decide_one(
+pub(crate) fn decide_one(
     running: &Running,
     thread: &ThreadId,
     call: &CallId,
@@ -254,7 +254,7 @@ fn decide_one(
     }
 }
 
-fn tell(
+pub(crate) fn tell(
     context: &Context<'_>,
     thread: &ThreadId,
     call: &CallId,

@@ -15,7 +15,9 @@ use serde::Serialize;
 
 use crate::context::{Context, User};
 use crate::error::{Failure, Result};
+use crate::new_file::write_item;
 use crate::output::{BOLD, Output, paint};
+use crate::scaffold::SAMPLES;
 
 /// The name under which the user's own key is trusted.
 const OWNER: &str = "self";
@@ -30,14 +32,19 @@ agent/threads/*.lock
 agent/threads/owners/
 ";
 
-/// Create a signing key and a store for threads
+/// Create a project: a signing key, a store, and an agent, a directive and a tool that run at once
 ///
-/// Creates a signing key in your Selvedge home if there is none, trusts it, and creates the folder `.ai` for the threads of this
-/// project. Existing files are not changed.
+/// Creates a signing key in your Selvedge home if there is none, trusts it, and creates the folder `.ai` with the store for the threads of
+/// this project. Adds the agent `guide`, the directive `hello` with its script, and the tool `greet`: they work offline. Existing files are
+/// not changed; in an existing project only what is missing is added.
 ///
-/// JSON: {"project", "store_created", "user", "key", "key_created", "gitignore_created"}
+/// JSON: {"project", "store_created", "user", "key", "key_created", "gitignore_created", "files_created":[…]}
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Only the key and the store
+    #[arg(long)]
+    bare: bool,
+}
 
 /// What was created and what existed.
 #[derive(Debug, Serialize)]
@@ -50,12 +57,17 @@ pub(crate) struct Made {
     pub(crate) key: Digest,
     pub(crate) key_created: bool,
     pub(crate) gitignore_created: bool,
+    /// The files to begin with that were not there, by their path in the project.
+    pub(crate) files_created: Vec<String>,
 }
 
-pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
+pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let around = context.find_project().filter(|project| *project != context.folder);
-    let made = make(&context.folder, &User::find()?)?;
-    show(&made, context.output)?;
+    let mut made = make(&context.folder, &User::find()?)?;
+    if !args.bare {
+        made.files_created = add_samples(&made.project)?;
+    }
+    show(&made, args.bare, context.output)?;
     if let Some(around) = around.filter(|_| made.store_created) {
         context.output.say(format!("`{}` has a store too; in this folder, the new one is used", around.display()));
     }
@@ -75,7 +87,23 @@ pub(crate) fn make(project: &Path, user: &User) -> Result<Made> {
         user: user.folder.clone(),
         key: signer.fingerprint(),
         key_created,
+        files_created: Vec::new(),
     })
+}
+
+/// Writes the files to begin with that are not there yet; gives their paths.
+fn add_samples(project: &Path) -> Result<Vec<String>> {
+    let mut added = Vec::new();
+    for (path, text) in SAMPLES {
+        let path = format!(".ai/{path}");
+        match write_item(project, &project.join(&path), text) {
+            Ok(()) => added.push(path),
+            // What is there, or lies behind a link, is the user's own.
+            Err(failure) if matches!(failure.code, "file_exists" | "symbolic_link") => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(added)
 }
 
 fn find_or_make_key(folder: &Path) -> Result<(Signer, bool)> {
@@ -107,7 +135,7 @@ pub(crate) fn write_gitignore(path: &Path) -> Result<bool> {
     }
 }
 
-fn show(made: &Made, output: &Output) -> Result<()> {
+fn show(made: &Made, is_bare: bool, output: &Output) -> Result<()> {
     if output.is_json() {
         return output.record(made);
     }
@@ -125,6 +153,13 @@ fn show(made: &Made, output: &Output) -> Result<()> {
     if made.key_created {
         output.tell("Keep a copy of the key: without it, threads that it signed can't be continued.");
     }
-    output.tell("Next: `selvedge thread new --agent scribe`");
+    if is_bare {
+        output.tell("Next: `selvedge thread new --agent scribe`");
+        return Ok(());
+    }
+    for file in &made.files_created {
+        output.text(format_args!("{}  {file} (made)", paint(BOLD, "file ")))?;
+    }
+    output.tell("Next: `selvedge run hello`, then `selvedge chat`");
     Ok(())
 }

@@ -56,7 +56,7 @@ pub(crate) fn run(context: &Context<'_>) -> Result<()> {
 fn next_steps(ready: bool, threads: &[Summary]) -> Vec<String> {
     let steps = match (ready, threads.first()) {
         (false, _) => vec!["selvedge init".to_owned(), "selvedge demo".to_owned()],
-        (true, None) => vec!["selvedge thread new --agent scribe".to_owned(), "selvedge demo".to_owned()],
+        (true, None) => vec!["selvedge chat".to_owned(), "selvedge demo".to_owned()],
         (true, Some(Summary { manifest, version, .. })) => {
             let id = &manifest.thread_id;
             vec![

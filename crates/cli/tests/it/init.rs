@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::running::put;
 use crate::support::{HELLO, Sandbox, contents, copy};
 
 #[test]
@@ -26,12 +27,42 @@ fn init_again_changes_nothing() {
     let (sandbox, _) = Sandbox::with_thread();
     fs::write(sandbox.project().join(".ai/.gitignore"), "mine\n").unwrap();
     let before = (contents(&sandbox.home()), contents(&sandbox.project()));
-    let made = sandbox.run(&["init", "--json"]).json();
+    let made = sandbox.run(&["init", "--bare", "--json"]).json();
     assert_eq!(
         (&made["store_created"], &made["key_created"], &made["gitignore_created"]),
         (&false.into(), &false.into(), &false.into())
     );
     assert!((contents(&sandbox.home()), contents(&sandbox.project())) == before);
+}
+
+#[test]
+fn init_adds_what_is_missing_and_overwrites_nothing() {
+    let (sandbox, _) = Sandbox::with_thread();
+    put(&sandbox, ".ai/tools/greet.yaml", "mine\n");
+    let made = sandbox.run(&["init", "--json"]).json();
+    let expected = [".ai/agents/guide.yaml", ".ai/directives/hello.md", ".ai/directives/hello.yaml"];
+    assert_eq!(made["files_created"], serde_json::json!(expected));
+    assert_eq!(fs::read_to_string(sandbox.project().join(".ai/tools/greet.yaml")).unwrap(), "mine\n");
+    let before = (contents(&sandbox.home()), contents(&sandbox.project()));
+    assert_eq!(sandbox.run(&["init", "--json"]).json()["files_created"], serde_json::json!([]));
+    assert!((contents(&sandbox.home()), contents(&sandbox.project())) == before, "again, nothing is missing");
+    fs::remove_file(sandbox.project().join(".ai/tools/greet.yaml")).unwrap();
+    let ran = sandbox.run(&["init"]);
+    assert!(ran.stdout.contains("file   .ai/tools/greet.yaml (made)"), "{ran:?}");
+}
+
+#[test]
+fn a_new_project_has_an_agent_a_directive_and_a_tool_that_work_offline() {
+    let sandbox = Sandbox::empty();
+    assert_eq!(sandbox.run(&["init"]).code, Some(0));
+    let ran = sandbox.run(&["run", "hello"]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("✓ Hello, world!"), "{ran:?}");
+    let checked = sandbox.run(&["directive", "check", "--json"]);
+    assert!(checked.code == Some(0) && checked.records().iter().all(|one| one["ok"] == true), "{checked:?}");
+    let agents = sandbox.run(&["agent", "list", "--json"]).records();
+    assert!(agents.iter().any(|agent| agent["id"] == "guide" && agent["error"].is_null()), "{agents:?}");
+    let bare = Sandbox::new();
+    assert!(!bare.project().join(".ai/agents").exists() && !bare.project().join(".ai/tools").exists());
 }
 
 #[test]

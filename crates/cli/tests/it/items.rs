@@ -47,6 +47,36 @@ fn a_new_agent_is_a_template_that_can_be_used_and_is_never_written_over() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
+/// A new file was a template with gaps: it had to be filled in before anything could be tried.
+#[test]
+fn a_new_directive_and_a_new_tool_work_as_they_are_and_are_never_written_over() {
+    let sandbox = Sandbox::new();
+    let written = sandbox.run(&["directive", "new", "reports/weekly", "--json"]).json();
+    let file = sandbox.project().join(".ai/directives/reports/weekly.md");
+    assert_eq!((&written["directive"], written["file"].as_str()), (&json!("reports/weekly"), file.to_str()));
+    let checked = sandbox.run(&["directive", "check", "reports/weekly", "--json"]).json();
+    assert_eq!((&checked["ok"], &checked["doubts"]), (&json!(true), &json!([])), "{checked}");
+    assert_eq!(sandbox.run(&["run", "reports/weekly"]).code, Some(0));
+    sandbox.run(&["directive", "new", "reports/weekly", "--json"]).error(5, "file_exists");
+
+    sandbox.run(&["tool", "new", "office/fetch", "--json"]).json();
+    let tools = sandbox.run(&["tool", "list", "--json"]).records();
+    assert!(of(&tools, "office/fetch")["error"].is_null(), "{tools:?}");
+    put(&sandbox, ".ai/directives/ask.md", "---\nname: ask\npermissions: [tool.office.fetch]\n---\nGo.\n");
+    put(
+        &sandbox,
+        "script.yaml",
+        "turns:\n  - calls: [{ tool: fetch, arguments: { text: '-n tea' } }]\n  - say: Done.\n",
+    );
+    let ran = sandbox.run(&["run", "ask", "--model", "scripted:script.yaml"]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("✓ -n tea"), "{ran:?}");
+    sandbox.run(&["tool", "new", "office/fetch", "--json"]).error(5, "file_exists");
+    sandbox.run(&["tool", "new", "a.b", "--json"]).error(2, "usage");
+    assert!(!sandbox.project().join(".ai/tools/a.b.yaml").exists());
+    std::os::unix::fs::symlink("/tmp", sandbox.project().join(".ai/tools/away")).unwrap();
+    sandbox.run(&["tool", "new", "away/fetch", "--json"]).error(4, "symbolic_link");
+}
+
 #[test]
 fn directives_are_listed_with_their_layer_and_errors() {
     let sandbox = with_directives();

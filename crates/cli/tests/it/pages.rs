@@ -1,6 +1,7 @@
 //! The pages of `docs/`, and the README: the example at the start of each is run as it is written there, with the real binary.
 //!
-//! An example is everything before the first `##` heading of a page. It begins in an empty project after `selvedge init`.
+//! An example is everything before the first `##` heading of a page. It begins in an empty project after `selvedge init --bare`, or, if its
+//! first command is `selvedge init`, in an empty folder.
 //!
 //! - a fenced block whose info string has a path (`yaml .ai/tools/pay.yaml`) is a file of the project;
 //! - a `console` block has commands (`$ selvedge …`) with what they write to the terminal. `# exit 7` at the end of a command is the
@@ -136,7 +137,8 @@ struct Played {
 
 /// Runs the example of a page in a sandbox of its own.
 fn played(page: &str) -> Result<Played, String> {
-    let sandbox = Sandbox::new();
+    let begins = page.lines().find(|line| line.starts_with("$ selvedge "));
+    let sandbox = if begins == Some("$ selvedge init") { Sandbox::empty() } else { Sandbox::new() };
     let mut played = Played { page: String::new(), differences: Vec::new() };
     let mut seen = String::new();
     let mut commands = 0;
@@ -146,18 +148,22 @@ fn played(page: &str) -> Result<Played, String> {
         if line.starts_with("## ") {
             break;
         }
-        let Some(info) = line.strip_prefix("```") else { continue };
+        let info = line.trim_start_matches('`');
+        let fence = &line[..line.len() - info.len()];
+        if fence.len() < 3 {
+            continue;
+        }
         let mut block = String::new();
         let close = loop {
             match lines.next() {
-                Some(line) if line.trim_end() == "```" => break line,
+                Some(line) if line.trim_end() == fence => break line,
                 Some(line) => block.push_str(line),
                 None => return Err("a fenced block of the example is not closed".to_owned()),
             }
         };
         match info.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["console"] => {
-                commands += block.lines().filter(|line| line.starts_with("$ selvedge ")).count();
+                commands += block.lines().filter(|line| line.starts_with("$ ") && line.contains("selvedge ")).count();
                 let shown = console(&block, &sandbox, &mut seen, &mut played.differences);
                 played.page.push_str(&shown);
             }

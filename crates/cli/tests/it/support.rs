@@ -37,6 +37,12 @@ impl Ran {
         Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
+    /// The same of a process whose stdout was read elsewhere.
+    pub(crate) fn of_rest(mut child: Child) -> Self {
+        drop(child.stdout.take());
+        Self::of(child)
+    }
+
     /// The one JSON object on stdout of a command that succeeded.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
@@ -79,10 +85,10 @@ impl Sandbox {
         sandbox
     }
 
-    /// A project with a store and a key.
+    /// A project with a store and a key, and nothing to begin with.
     pub(crate) fn new() -> Self {
         let sandbox = Self::empty();
-        assert_eq!(sandbox.run(&["init"]).code, Some(0));
+        assert_eq!(sandbox.run(&["init", "--bare"]).code, Some(0));
         sandbox
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_engine::Stopped;
+use selvedge_engine::blobs::READ_TOOL;
 use selvedge_engine::chain::get_chain;
 use selvedge_engine::outcome::{aggregate_results, get_status};
 use selvedge_engine::search::{Query, SearchType, chain_search};
@@ -17,7 +18,7 @@ use selvedge_model::{Call, Cancel, Output, Status, Stop, ThreadId, Tool, ToolErr
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{HANDOFF, SPAWN, Shared, resume};
+use super::{HANDOFF, SPAWN, Shared, blob, resume};
 
 /// The tools that wait for threads.
 const WAIT: &str = "wait_threads";
@@ -79,7 +80,7 @@ fn thread_ids(with_timeout: bool) -> Value {
     json!({"type": "object", "properties": properties, "required": ["thread_ids"], "additionalProperties": false})
 }
 
-const DEFINITIONS: [Definition; 12] = [
+const DEFINITIONS: [Definition; 13] = [
     Definition {
         name: SPAWN,
         capability: "tool.threads.spawn",
@@ -228,6 +229,16 @@ const DEFINITIONS: [Definition; 12] = [
             let tail = number(call, "tail_lines")?;
             value(read_transcript(&**shared.store(), shared.engine.trust(), &thread(call)?, tail))
         }),
+    },
+    Definition {
+        name: READ_TOOL,
+        capability: "tool.blob.read",
+        description: "Reads a blob that this thread's log names, such as a tool result that was shortened. A long one is read in parts.",
+        input_schema: blob::input_schema,
+        class: EffectClass::Pure,
+        kind: ToolKind::Work,
+        risk: Risk::Safe,
+        function: Function::Blocks(blob::read),
     },
     Definition {
         name: "cancel_thread",

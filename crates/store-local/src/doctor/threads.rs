@@ -268,7 +268,7 @@ impl Examiner<'_> {
     /// The version at which a log ends. If the database is behind, the log goes on, signed, after the head that the database has: then it
     /// is not the log that is cut off.
     fn log_end(&self, row: &Row) -> Result<u64> {
-        match self.core().refuse_behind(&row.manifest.thread_id, row) {
+        match self.core().refuse_outdated_row(&row.manifest.thread_id, row) {
             Ok(()) => Ok(row.head.version),
             Err(Error::Log { finding: LogFinding::DatabaseBehind { file, .. }, .. }) => Ok(file),
             Err(error) => Err(error),

@@ -284,6 +284,7 @@ macro_rules! conformance_suite {
                 a_thread_that_matches_twice_is_one
                 a_whole_id_wins
                 an_unknown_prefix_names_no_thread
+                threads_are_named_by_their_age
                 a_deleted_thread_makes_no_prefix_ambiguous
             }
             runs {

@@ -84,6 +84,21 @@ pub fn an_unknown_prefix_names_no_thread<H: Harness>(harness: &H) {
     }
 }
 
+/// `@` names the newest thread and `@2` the one before it, as they are listed.
+pub fn threads_are_named_by_their_age<H: Harness>(harness: &H) {
+    let store = harness.open();
+    assert_refused!(store.resolve("@"), Error::NoThread(name) if name == "@", "an empty store");
+    let (older, newer) = (create(&store, "scribe-0123456789ab"), create(&store, "scribe-1123456789ab"));
+    for (typed, meant) in [("@", &newer), ("@1", &newer), ("@2", &older)] {
+        assert_eq!(store.resolve(typed).unwrap_or_else(|error| panic!("`{typed}`: {error}")), *meant, "`{typed}`");
+    }
+    for typed in ["@0", "@3", "@-1", "@+1", "@x", "@@", "@ 1", "@99999999999999999999"] {
+        assert_refused!(store.resolve(typed), Error::NoThread(name) if name == typed, "`{typed}`");
+    }
+    store.delete(&newer).unwrap();
+    assert_eq!(store.resolve("@").unwrap(), older, "what was deleted has no age");
+}
+
 /// A deleted thread is not found any more, and makes no prefix ambiguous.
 pub fn a_deleted_thread_makes_no_prefix_ambiguous<H: Harness>(harness: &H) {
     let store = harness.open();

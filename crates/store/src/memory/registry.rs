@@ -9,6 +9,7 @@ use selvedge_model::{Manifest, Run, ThreadId};
 use super::{Inner, MemoryStore, Slot};
 use crate::contract::{Cursor, Feed, FeedEntry, Filter, Ledger, Page, Position, Registry, Summary, Tombstone};
 use crate::error::{Error, Result};
+use crate::newest::by_age;
 use crate::prepare::View;
 
 impl Registry for MemoryStore {
@@ -49,6 +50,9 @@ impl Registry for MemoryStore {
     }
 
     fn resolve(&self, prefix: &str) -> Result<ThreadId> {
+        if let Some(found) = by_age(self, prefix) {
+            return found;
+        }
         let inner = self.inner();
         if let Some((exact, _)) = ThreadId::new(prefix).ok().and_then(|id| inner.threads.get_key_value(&id)) {
             return Ok(exact.clone());
