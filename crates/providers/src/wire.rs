@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //!
-//! - A reader has an answer only after the event with which its format ends a stream. A stream that ends before that was cut.
+//! - A reader has an answer only after the event with which its format ends a stream, or, where hosts leave that out, after the reason
+//!   for the end. A stream that ends before that was cut.
 //! - The text, signatures and ids that a provider must get back are kept unchanged in the blocks of the answer.
 //! - Blocks that another provider signed or created are left out of a request.
 
@@ -98,6 +99,8 @@ pub enum Adjustment {
         /// The field of the items.
         field: String,
     },
+    /// Arguments of earlier calls that are not a JSON object are sent inside one.
+    WrapArguments,
     /// This field of the body gets another name.
     Rename {
         /// The rejected name.
@@ -130,6 +133,7 @@ impl Adjustment {
                 let items = items.into_iter().flatten().filter_map(Value::as_object_mut);
                 items.filter_map(|item| item.remove(field)).count() > 0
             }
+            Self::WrapArguments => openai::wrap_arguments(fields),
             Self::Rename { from, to } => match fields.remove(from) {
                 Some(value) => {
                     fields.insert(to.clone(), value);
@@ -150,6 +154,7 @@ impl Adjustment {
             Self::RemoveInItems { list, field } => {
                 format!("the host rejects the field `{field}` in `{list}`: sent without it")
             }
+            Self::WrapArguments => "the host rejects arguments that are not JSON: sent inside an object".to_owned(),
             Self::Rename { from, to } => format!("the host rejects the field `{from}`: sent as `{to}`"),
         }
     }

@@ -67,8 +67,8 @@ impl Caller<'_> {
                     continue;
                 }
             }
-            if matches!(refused.status, 400 | 422)
-                && adjusted < ADJUSTMENTS_MAX
+            // The format knows which refusals of the host mean that it did not begin.
+            if adjusted < ADJUSTMENTS_MAX
                 && let Some(note) = self.adjust(&refused, &mut request.body)
             {
                 adjusted += 1;

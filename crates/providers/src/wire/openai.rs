@@ -1,10 +1,12 @@
 //! What the two formats of OpenAI share: error reports, fields that a host refuses, and the text forms of calls and results.
 
+mod arguments;
 mod content;
 mod error;
 mod field;
 
-pub(super) use content::{argument_text, arguments_of, call_id, data_url, parameters, result_text};
+pub(super) use arguments::{are_arguments_refused, argument_text, arguments_of, wrap_arguments};
+pub(super) use content::{call_id, data_url, parameters, result_text};
 pub(super) use error::HostError;
 pub(super) use field::refused_field;
 

@@ -55,7 +55,10 @@ impl Wire for OpenAiChat {
         let rename = |from: &str, to: &str| Adjustment::Rename { from: from.to_owned(), to: to.to_owned() };
         let [content, reasoning] = kept::REASONING;
         let fields = ["stream_options", request::LIMIT, request::OLD_LIMIT, kept::DETAILS, content, reasoning];
-        match openai::refused_field(&fields, refusal)? {
+        let Some(field) = openai::refused_field(&fields, refusal) else {
+            return openai::are_arguments_refused(refusal).then_some(Adjustment::WrapArguments);
+        };
+        match field {
             request::LIMIT => Some(rename(request::LIMIT, request::OLD_LIMIT)),
             request::OLD_LIMIT => Some(rename(request::OLD_LIMIT, request::LIMIT)),
             "stream_options" => Some(Adjustment::Remove("stream_options".to_owned())),

@@ -56,10 +56,8 @@ impl Wire for OpenAiResponses {
     }
 
     fn without(&self, refusal: &Refusal<'_>) -> Option<Adjustment> {
-        if refusal.status != Some(400) {
-            return None;
-        }
-        let error = openai::HostError::parse(refusal.body)?;
+        let error =
+            openai::HostError::parse(refusal.body).filter(|_| matches!(refusal.status, Some(400 | 422 | 500)))?;
         if error.mentions(&["encrypted content is not supported"]) {
             return Some(Adjustment::Remove("include".to_owned()));
         }
@@ -70,7 +68,7 @@ impl Wire for OpenAiResponses {
         if error.place_of("reasoning.summary").is_some() || error.mentions(&["to generate reasoning summaries"]) {
             return Some(Adjustment::Remove("reasoning.summary".to_owned()));
         }
-        None
+        openai::are_arguments_refused(refusal).then_some(Adjustment::WrapArguments)
     }
 }
 

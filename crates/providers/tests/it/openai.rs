@@ -189,6 +189,36 @@ fn the_next_turn_of_responses_has_the_sealed_reasoning_unchanged_before_its_call
     );
 }
 
+#[test]
+fn a_host_that_parses_the_arguments_of_earlier_calls_gets_objects_and_the_thread_goes_on() {
+    let message = "Failed to parse tool call arguments as JSON: unexpected end of input";
+    for (dialogue, status) in [(&OpenAiChatDialogue as &dyn Dialogue, 500), (&OpenAiResponsesDialogue, 400)] {
+        let server = Server::start().unwrap();
+        let first = dialogue.answer(&two_calls());
+        let second = dialogue.answer(&Said::text(&["done"]));
+        let body = dialogue.error_body(status, message);
+        server.handle(move |request| {
+            let sent = String::from_utf8_lossy(&request.body).into_owned();
+            if !sent.contains("call_a") {
+                Reply::events(&first)
+            } else if sent.contains("invalid_arguments") {
+                Reply::events(&second)
+            } else {
+                Reply::whole(status, &[JSON], &body)
+            }
+        });
+        let model = remote(dialogue, &server, Dialect::default());
+        let mut messages = vec![said("compare")];
+        let answer = ask(&model, &messages, None).unwrap();
+        messages.extend(continued(&answer));
+        let answer = ask(&model, &messages, None).unwrap();
+        assert_eq!(answer.content, [Block::text("done")]);
+        assert_eq!((server.received().len(), answer.notes.len()), (3, 1), "{:?}", answer.notes);
+        let text = bodies(&server)[2].to_string();
+        assert!(text.contains(r#"{\"path\":\"a\"}"#) && text.contains("oops"), "{text}");
+    }
+}
+
 fn with_sessions() -> Dialect {
     Dialect { sessions: true, ..Dialect::default() }
 }
