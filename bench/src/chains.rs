@@ -136,7 +136,8 @@ fn long_chain(store: &LocalStore, threads: usize) -> Outcome<ThreadId> {
         if number + 1 == threads {
             continue;
         }
-        let (head, next) = (store.head(&thread)?, name(number + 1)?);
+        let head = store.head(&thread)?;
+        let next = name(number + 1)?;
         let handoff = Handoff {
             new_thread_id: next.clone(),
             reason: None,

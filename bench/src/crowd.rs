@@ -39,7 +39,8 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
 fn tell(report: &mut Report, threads: usize, found: &Value) {
     let all =
         |key: &str| -> Vec<f64> { found[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect() };
-    let (ours, bare) = (all("commits_per_second"), all("bare_per_second"));
+    let ours = all("commits_per_second");
+    let bare = all("bare_per_second");
     let ratios: Vec<f64> = ours.iter().zip(&bare).map(|(a, b)| a / b).collect();
     let what = format!("{threads} threads ÷ {threads} unsigned bare loops, per second");
     let key = |name: &str| if threads == THREADS { format!("crowd_{name}") } else { format!("crowd_{threads}_{name}") };

@@ -80,8 +80,10 @@ fn run(engine: &Engine, store: &Timed, moments: &Moments, turns: usize) -> Outco
     settle();
     (_, _) = (store.take_batches(), moments.take());
     engine.send(&thread, Input::text("look around"), &work, &Cancel::new(), &mut |_| {})?;
-    let (batches_us, all) = (store.take_batches(), moments.take());
-    let (mut handoffs_us, mut turns_us) = (Vec::new(), Vec::new());
+    let batches_us = store.take_batches();
+    let all = moments.take();
+    let mut handoffs_us = Vec::new();
+    let mut turns_us = Vec::new();
     for (place, moment) in all.iter().enumerate() {
         let asked = all[place + 1..].iter().position(|later| later.0 == What::Asked(Who::Itself));
         let Some(asked) = asked.map(|behind| place + 1 + behind) else { break };

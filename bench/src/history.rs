@@ -16,7 +16,8 @@ const EARLY_TURN: u64 = 100;
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let long = Home::make(&folder.join("long"))?;
     let short = Home::make(&folder.join("short"))?;
-    let (long, short) = (long.open(Access::ReadWrite)?, short.open(Access::ReadWrite)?);
+    let long = long.open(Access::ReadWrite)?;
+    let short = short.open(Access::ReadWrite)?;
     // The windows lie around the late turn, half of them on either side.
     let first = plan.late_turn.saturating_sub(WINDOW_TURNS * plan.rounds as u64 / 2);
     let mut old = Writer::create(&long, "scribe-00000000000b", plan.ids)?;

@@ -155,7 +155,8 @@ fn environment() -> Outcome<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.parent().and_then(Path::parent).ok_or("the target folder can't be found")?;
     let folder = target.join("bench-peers");
-    let (python, made) = (folder.join("bin/python"), folder.join("made-of.txt"));
+    let python = folder.join("bin/python");
+    let made = folder.join("made-of.txt");
     if fs::read_to_string(&made).is_ok_and(|text| text == REQUIREMENTS) {
         return Ok(python);
     }

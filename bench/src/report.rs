@@ -59,7 +59,8 @@ pub(crate) struct Row {
 
 impl Row {
     fn told(&self) -> [String; 4] {
-        let (unit, spread) = (self.unit, &self.spread);
+        let unit = self.unit;
+        let spread = &self.spread;
         let shown = match spread.count {
             0 | 1 => String::new(),
             count => {
@@ -120,7 +121,8 @@ impl Report {
 
     /// Adds a figure: the median of a spread.
     pub(crate) fn figure(&mut self, key: &str, what: &str, unit: Unit, spread: &Spread, goal: Goal) {
-        let (key, what) = (key.to_owned(), what.to_owned());
+        let key = key.to_owned();
+        let what = what.to_owned();
         self.numbers.insert(key.clone(), spread.json());
         if let Some(section) = self.sections.last_mut() {
             section.rows.push(Row { key, what, unit, spread: *spread, goal });

@@ -102,12 +102,14 @@ fn family(engine: &Engine, store: &Timed, moments: &Moments, children: usize) ->
     settle();
     (_, _) = (store.take_batches(), moments.take());
     engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |_| {})?;
-    let (batches_us, all) = (store.take_batches(), moments.take());
+    let batches_us = store.take_batches();
+    let all = moments.take();
     let mut found =
         Family { thread, until_asked_us: Vec::new(), spawning_us: Vec::new(), plain_us: Vec::new(), batches_us };
     let asked: Vec<usize> = (0..all.len()).filter(|place| all[*place].0 == What::Asked(Who::Itself)).collect();
     for turn in asked.windows(2) {
-        let (whole, inside) = (micros(&all[turn[0]], &all[turn[1]]), &all[turn[0]..turn[1]]);
+        let whole = micros(&all[turn[0]], &all[turn[1]]);
+        let inside = &all[turn[0]..turn[1]];
         let is = |wanted: What| inside.iter().find(|(what, _)| *what == wanted);
         match (is(What::Committed(Reason::AssistantTurnCommitted)), is(What::Asked(Who::Child))) {
             (Some(called), Some(begun)) => {
@@ -147,7 +149,8 @@ fn detached(
     plan: Plan,
     report: &mut Report,
 ) -> Outcome<()> {
-    let (mut until_asked, mut at_gate) = (Vec::new(), Vec::new());
+    let mut until_asked = Vec::new();
+    let mut at_gate = Vec::new();
     let nothing = child::nothing(plan.starts)?;
     for _ in 0..plan.starts {
         let outside = Arc::new(Outside { folder: home.folder().to_owned(), gates_ms: Mutex::default() });
@@ -202,8 +205,12 @@ fn detached(
 /// What the process of a child does: it runs its thread, and writes down when its model is asked.
 pub(crate) fn run_child(folder: &Path, thread: &str) -> Outcome<Value> {
     let home = Home::at(folder)?;
-    let (thread, moments, written) = (ThreadId::new(thread)?, Moments::default(), Arc::new(Mutex::new(Ok(()))));
-    let (asked, file, outcome) = (moments.clone(), asked_file(folder, &thread), written.clone());
+    let thread = ThreadId::new(thread)?;
+    let moments = Moments::default();
+    let written = Arc::new(Mutex::new(Ok(())));
+    let asked = moments.clone();
+    let file = asked_file(folder, &thread);
+    let outcome = written.clone();
     // Written before its end is committed: whoever waits for it finds it.
     let note = move |what| {
         if let (What::Committed(Reason::AssistantTurnCommitted), [(_, asked)]) = (what, &asked.take()[..]) {

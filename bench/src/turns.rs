@@ -88,7 +88,8 @@ pub(crate) fn run(folder: &Path, threads: usize, rounds: usize, turns: usize) ->
         let before = (store.micros(), model.micros());
         let seconds = round(&engine, &work, &fresh, turns)?;
         let total = (threads * turns) as f64;
-        let (in_store, in_model) = ((store.micros() - before.0) / total, (model.micros() - before.1) / total);
+        let in_store = (store.micros() - before.0) / total;
+        let in_model = (model.micros() - before.1) / total;
         found.push((total / seconds, in_store, in_model, seconds * 1e6 / total - in_store - in_model));
     }
     let figures = |figure: fn(&(f64, f64, f64, f64)) -> f64| found.iter().map(figure).collect::<Vec<_>>();

@@ -36,7 +36,8 @@ const SUBMITTERS: usize = 64;
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let (runs, look) = if plan.quick { RUNS_QUICK } else { RUNS };
     let cancelled = runs / 10;
-    let (count, millis) = (runs.to_string(), look.as_millis().to_string());
+    let count = runs.to_string();
+    let millis = look.as_millis().to_string();
     let (found, _) = child::run(child::command("waiting", &folder.join("store"), &[&count, &millis])?)?;
     let mut row = |key: &str, what: &str, unit: Unit, goal: Goal| {
         let figure = Spread::of(&[found[key].as_f64().unwrap_or(0.0)]);
@@ -84,7 +85,8 @@ impl Model for Gate {
         Box::pin(async move {
             self.asked.fetch_add(1, Ordering::SeqCst);
             let mut is_open = self.is_open.subscribe();
-            let (mut open, mut stopped) = (pin!(is_open.wait_for(|is_open| *is_open)), pin!(cancel.stopped()));
+            let mut open = pin!(is_open.wait_for(|is_open| *is_open));
+            let mut stopped = pin!(cancel.stopped());
             let is_stopped = poll_fn(|context| match stopped.as_mut().poll(context) {
                 Poll::Ready(_) => Poll::Ready(true),
                 Poll::Pending => open.as_mut().poll(context).map(|_| false),
@@ -140,7 +142,8 @@ pub(crate) fn run(folder: &Path, runs: usize, look: Duration) -> Outcome<Value> 
     let asked = began.elapsed();
     // What the beginning left to do in the background is not what waiting costs.
     std::thread::sleep(Duration::from_millis(500));
-    let (from, used) = (Instant::now(), cpu());
+    let from = Instant::now();
+    let used = cpu();
     std::thread::sleep(look);
     let share = cpu().saturating_sub(used).as_secs_f64() / from.elapsed().as_secs_f64();
     let tasks = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);

@@ -70,7 +70,8 @@ pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
     let failed = |what: &'static str| move |error: std::io::Error| Failure(format!("{what}: {error}"));
     let copy = std::env::temp_dir().join("selvedge-faults");
     copy_tree(&root(), &copy).map_err(failed("the tree can't be copied"))?;
-    let (mut rows, tree) = (Vec::new(), commit());
+    let mut rows = Vec::new();
+    let tree = commit();
     let chosen: Vec<&Fault> = FAULTS
         .iter()
         .filter(|fault| filter.is_empty() || filter.iter().any(|text| fault.name.contains(text.as_str())))
@@ -294,7 +295,8 @@ mod tests {
 
     #[test]
     fn only_what_says_what_is_wrong_has_caught_something() {
-        let (lab, tests) = (Catcher::Lab(&[]), Catcher::Tests("a", "b"));
+        let lab = Catcher::Lab(&[]);
+        let tests = Catcher::Tests("a", "b");
         assert!(says_what_is_wrong(&lab, Some(1), ""));
         assert!(!says_what_is_wrong(&lab, Some(2), "") && !says_what_is_wrong(&lab, None, ""));
         let failed = "thread 'a' panicked at b.rs\ntest result: FAILED. 1 passed; 1 failed";

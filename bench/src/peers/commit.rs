@@ -43,7 +43,8 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     let mut rounds = Vec::new();
     for _ in 0..plan.rounds {
         let bare = lap(100, || timed(|| bare.append()))?;
-        let (short, long) = (commits(&mut short, 100)?, commits(&mut long, 100)?);
+        let short = commits(&mut short, 100)?;
+        let long = commits(&mut long, 100)?;
         // What we left to the background is not charged to a peer.
         settle();
         let peers = kinds.iter().zip(&mut running).map(|(kind, peer)| theirs(*kind, peer)).collect::<Outcome<_>>()?;
@@ -85,13 +86,15 @@ fn tell(report: &mut Report, kinds: &[Kind], rounds: &[Round]) {
     micros("peer_ours_us", "our commit, short thread", &|round| round.short.mean());
     micros("peer_ours_long_us", &format!("our commit at {LONG} messages"), &|round| round.long.mean());
     for (index, kind) in kinds.iter().enumerate() {
-        let (name, title) = (kind.name(), kind.title());
+        let name = kind.name();
+        let title = kind.title();
         micros(&format!("peer_{name}_us"), &format!("{title}, short thread"), &|round| round.peers[index].0.mean());
         let what = format!("{title} at {LONG} messages");
         micros(&format!("peer_{name}_long_us"), &what, &|round| round.peers[index].1.mean());
     }
     for (index, kind) in kinds.iter().enumerate() {
-        let (name, title) = (kind.name(), kind.title());
+        let name = kind.name();
+        let title = kind.title();
         let short = Spread::over(rounds, |round| round.peers[index].0.mean() / round.short.mean());
         let goal = if *kind == Kind::Session { Goal::AtLeast(2.0) } else { Goal::None };
         let what = format!("{title} ÷ our commit, short thread");

@@ -55,7 +55,8 @@ fn tell(report: &mut Report, threads: usize, kinds: &[Kind], found: &[(f64, Vec<
     let what = format!("our commits, {threads} threads");
     report.figure(&format!("peer_crowd_{threads}_ours"), &what, Unit::PerSecond, &ours, Goal::None);
     for (index, kind) in kinds.iter().enumerate() {
-        let (name, title) = (kind.name(), kind.title());
+        let name = kind.name();
+        let title = kind.title();
         let theirs = Spread::over(found, |(_, theirs)| theirs[index]);
         let key = format!("peer_crowd_{threads}_{name}");
         report.figure(&key, &format!("{title}, {threads} at once"), Unit::PerSecond, &theirs, Goal::None);

@@ -49,7 +49,8 @@ impl Timed {
 
 impl Commit for Timed {
     fn commit(&self, batch: Batch) -> Result<Committed> {
-        let (is_over_several, began) = (batch.parts.len() > 1, Instant::now());
+        let is_over_several = batch.parts.len() > 1;
+        let began = Instant::now();
         let committed = self.timed(|store| store.commit(batch));
         if is_over_several {
             let took = began.elapsed().as_secs_f64() * 1e6;

@@ -86,9 +86,11 @@ fn round(store: &LocalStore, round: u64) -> Outcome<u32> {
 
 fn tell_growth(report: &mut Report, samples: &[Sample]) {
     let quarter = samples.len() / 4;
-    let (second, last) = (&samples[quarter..quarter * 2], &samples[samples.len() - quarter..]);
+    let second = &samples[quarter..quarter * 2];
+    let last = &samples[samples.len() - quarter..];
     let median = |samples: &[Sample]| Spread::over(samples, |sample| sample.memory_mib).median;
-    let (before, after) = (median(second), median(last));
+    let before = median(second);
+    let after = median(last);
     tell(report, "memory, second quarter", Unit::Mebibytes, before, Goal::None);
     tell(report, "memory, last quarter", Unit::Mebibytes, after, Goal::AtMost(before * GROWTH_MAX + SLACK_MIB));
     let ends = Spread::over(second.iter().chain(last).collect::<Vec<_>>().as_slice(), |sample| sample.descriptors);

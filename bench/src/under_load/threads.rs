@@ -23,7 +23,8 @@ struct Times {
 }
 
 pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome<()> {
-    let (few, many) = (size.threads / 100, size.threads);
+    let few = size.threads / 100;
+    let many = size.threads;
     let early = times(&folder.join("few"), few)?;
     let late = times(&folder.join("many"), many)?;
     let mut compared = |what: &str, figure: fn(&Times) -> f64, goal: Goal| {
@@ -60,7 +61,8 @@ fn times(folder: &Path, threads: usize) -> Outcome<Times> {
     }
     store.close()?;
     let open = |access: Access| millis(5, || Ok(home.open(access)?.close()?));
-    let (open_read, open_write) = (open(Access::ReadOnly)?, open(Access::ReadWrite)?);
+    let open_read = open(Access::ReadOnly)?;
+    let open_write = open(Access::ReadWrite)?;
     let store = home.open(Access::ReadOnly)?;
     let list = |filter: &Filter| millis(9, || Ok(store.list(filter, None, 50)?));
     let text = |text: &str| Filter { text: Some(text.to_owned()), ..Filter::default() };

@@ -116,7 +116,8 @@ impl Anchor {
 
     fn write(&self, db: &Db) -> Result<()> {
         let epoch = signed(self.epoch);
-        let (at, bytes) = (epoch.to_be_bytes(), self.sums.map(u64::to_be_bytes).concat());
+        let at = epoch.to_be_bytes();
+        let bytes = self.sums.map(u64::to_be_bytes).concat();
         let fields: [&[u8]; 2] = [&at, &bytes];
         let mark = Indexed { table: "anchor", fields: &fields }.mark(db);
         let sql = "INSERT INTO anchor (id, epoch, sums, mark) VALUES (1, ?, ?, ?) \

@@ -104,7 +104,8 @@ impl Staged for Growing {
 impl Core {
     /// Takes a thread in, unless it is here already, exactly so.
     fn settle_arrival(&self, judged: Judged, staged: Option<&Path>) -> Result<Arrived> {
-        let (thread, head) = (&judged.thread, &judged.head);
+        let thread = &judged.thread;
+        let head = &judged.head;
         let known =
             self.read(|connection| Ok((rows::find(connection, thread)?, rows::tombstone(connection, thread)?)))?;
         let mut accounts = Accounts::new();

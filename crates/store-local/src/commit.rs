@@ -199,9 +199,12 @@ impl Core {
             Right::Lease(_) => seen.map_or(Some(self.owner.clone()), |seen| seen.owner.clone()),
             Right::Brief => None,
         };
-        let (head, manifest) = (part.written.head.clone(), part.manifest.clone());
+        let head = part.written.head.clone();
+        let manifest = part.manifest.clone();
         let sealed = index::seal(&signing.seal, &head, &part.written.tail.hash);
-        let (id, epoch, mark) = (seen.map_or(0, |seen| seen.id), part.epoch, Mark::NONE);
+        let id = seen.map_or(0, |seen| seen.id);
+        let epoch = part.epoch;
+        let mark = Mark::NONE;
         // What waited to lead a changeset leads this one.
         let leads = 0;
         let anchor = seen.map_or(0, |seen| seen.anchor).max(self.anchor.epoch());
@@ -377,7 +380,8 @@ impl Core {
         (row, manifest): (&Row, Option<&str>),
         seen: Option<&Remembered>,
     ) -> Result<Numbers, Refusal> {
-        let (head, lines) = (&part.written.head, part.lines());
+        let head = &part.written.head;
+        let lines = part.lines();
         let counts = seen.map(|seen| newest.kept(seen.row.id, head.version, &lines));
         let spare = lock(&self.spares).lend(part.written.bytes.len());
         let now = Standing {
@@ -466,7 +470,8 @@ impl Core {
                 numbers.is_drained = drained.is_ok();
             }
             if numbers.is_drained {
-                let (redo, is_new) = (vec![numbers.redo], part.before.is_none());
+                let redo = vec![numbers.redo];
+                let is_new = part.before.is_none();
                 let pending = PendingThread { id: numbers.id, redo, is_new, manifest: None };
                 self.await_sync(&part.thread, pending, part.written.bytes.len() as u64);
                 self.remember_part(part, row, numbers, job.seen.values());

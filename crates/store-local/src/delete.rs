@@ -100,7 +100,8 @@ impl Core {
             ];
             if !connection.prepare_cached(sql).map_err(database)?.exists(seen).map_err(database)? {
                 let now = rows::existing(connection, thread)?;
-                let (expected, actual) = (tombstone.head.version, now.head.version);
+                let expected = tombstone.head.version;
+                let actual = now.head.version;
                 return Err(Error::Conflict { thread: thread.clone(), expected, actual });
             }
             // Another thread of its chain may have reserved something meanwhile.

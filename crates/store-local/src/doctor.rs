@@ -77,7 +77,8 @@ impl Examiner<'_> {
         self.database(report)?;
         self.owners(report)?;
         let found = self.sealed(report)?;
-        let (pending, imports) = (self.pending()?, self.imports()?);
+        let pending = self.pending()?;
+        let imports = self.imports()?;
         report.threads = found.len() as u64;
         for (index, row) in found.iter().enumerate() {
             self.thread(row, &pending, imports.get(&row.id), report);

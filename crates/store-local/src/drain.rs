@@ -190,7 +190,8 @@ pub(crate) fn check_redo(
 
 /// What of a redo is not in its transcript.
 pub(crate) fn lacking(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, redo: &Redo) -> Result<Lacking> {
-    let (from, bytes) = (redo.from, &redo.bytes);
+    let from = redo.from;
+    let bytes = &redo.bytes;
     let path = layout.transcript(thread);
     let file = match disk.open(&path, How::Read) {
         Ok(file) => file,
@@ -200,7 +201,8 @@ pub(crate) fn lacking(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, redo:
         Err(error) => return Err(io_error("open", &path)(error)),
     };
     let mut there = vec![0; 1 << 16];
-    let (mut same, mut overwrites) = (0, false);
+    let mut same = 0;
+    let mut overwrites = false;
     for piece in bytes.chunks(there.len()) {
         let read = read_fully(file.as_ref(), &mut there[..piece.len()], from + same as u64);
         let read = read.map_err(io_error("read", &path))?;

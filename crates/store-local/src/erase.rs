@@ -43,7 +43,8 @@ pub(crate) fn put(db: &Db, thread: i64, log: &LogId, erased: &BlobErased, at: Ti
     let sql = "INSERT INTO erasures (thread, blob, reason, erased_at, done, mark) VALUES (?, ?, ?, ?, 0, ?) \
                ON CONFLICT (thread, blob) DO UPDATE SET reason = excluded.reason, erased_at = excluded.erased_at, \
                done = 0, mark = excluded.mark";
-    let (reason, micros) = (erased.reason.as_str(), at.as_micros());
+    let reason = erased.reason.as_str();
+    let micros = at.as_micros();
     let mark =
         Indexed { table: "erasures", fields: &fields(log, &erased.blob, reason, &micros.to_be_bytes()) }.mark(db);
     rows::execute(db, sql, params![thread, &erased.blob.0[..], reason, micros, mark.bytes()])?;

@@ -78,9 +78,11 @@ impl Place {
             return Ok(Self { position: 0, thread: NOBODY, version: 0, begin: 0, counts: Vec::new(), in_row: 0 });
         };
         let run = Run::of(row, None).map_err(database)?;
-        let (position, in_row) = (run.last(), run.counts.len());
+        let position = run.last();
+        let in_row = run.counts.len();
         let version = run.version + (position - run.position);
-        let (begin, thread) = (run.position, run.thread);
+        let begin = run.position;
+        let thread = run.thread;
         Ok(Self { position, thread, version, begin, counts: [run.counts, run.more].concat(), in_row })
     }
 
@@ -119,7 +121,8 @@ impl Place {
         }
         self.close(connection)?;
         let counts = packed(lines);
-        let (version, in_row) = (signed(version), counts.len());
+        let version = signed(version);
+        let in_row = counts.len();
         let sql = "INSERT INTO feed (position, thread, version, line, counts) VALUES (?, ?, ?, ?, ?)";
         rows::execute(connection, sql, params![position, thread, version, signed(lines.start), counts])?;
         *self = Self { position, thread, version, begin: position, counts, in_row };
@@ -234,7 +237,9 @@ impl Run {
         }
         let head: Option<i64> = row.get(3)?;
         let length = head.map_or(1, |head| head - version + 1).max(1);
-        let (line, counts, more) = (row.get(4)?, row.get(5)?, row.get(6)?);
+        let line = row.get(4)?;
+        let counts = row.get(5)?;
+        let more = row.get(6)?;
         Ok(Self { position, thread: row.get(1)?, version, length, line, counts, more })
     }
 
@@ -250,7 +255,8 @@ impl Run {
         (0..self.length).map(move |number| {
             let lines = counts.next().map(|count| end..end + count);
             end = lines.as_ref().map_or(end, |lines| lines.end);
-            let (position, version) = (self.position + number, self.version + number);
+            let position = self.position + number;
+            let version = self.version + number;
             Told { position, thread: self.thread, name: Some(name.to_owned()), version, lines }
         })
     }
@@ -259,7 +265,8 @@ impl Run {
 /// Takes back what followers were told of a thread from a version on, before its head goes there. The newest place stays, as
 /// nobody's: it is where the feed goes on.
 pub(crate) fn withdraw(connection: &Connection, thread: i64, from_version: u64) -> Result<()> {
-    let (newest, from) = (Place::newest(connection)?, signed(from_version));
+    let newest = Place::newest(connection)?;
+    let from = signed(from_version);
     if newest.thread == thread && newest.version >= from {
         newest.close(connection)?;
         let sql = "INSERT OR REPLACE INTO feed (position, thread, version) VALUES (?, ?, 0)";

@@ -35,7 +35,8 @@ impl Core {
     /// Puts a request into the inbox of the end of its chain; must be called in the transaction that posts it.
     pub(crate) fn put_request(&self, connection: &Db, posted: &Posted) -> Result<Left> {
         let row = tail(connection, &posted.thread)?;
-        let (root, thread) = (&row.manifest.chain_root_id, row.manifest.thread_id.clone());
+        let root = &row.manifest.chain_root_id;
+        let thread = row.manifest.thread_id.clone();
         if let Some((thread, version)) = answered(connection, root, &posted.id)? {
             return Ok(Left { thread, answered: Some(version) });
         }
@@ -110,7 +111,8 @@ pub(crate) fn put(db: &Db, row: &Row, number: u64, posted: &Posted) -> Result<()
     let root = &row.manifest.chain_root_id;
     let mark = db.seals().map_or(Mark::NONE, |seals| inbox::mark(seals, root, number, posted).into());
     let sql = "INSERT INTO requests (id, thread, request_id, kind, posted_at, body, mark) VALUES (?, ?, ?, ?, ?, ?, ?)";
-    let (kind, at) = (posted.request.kind().as_str(), posted.at.as_micros());
+    let kind = posted.request.kind().as_str();
+    let at = posted.at.as_micros();
     rows::execute(db, sql, params![signed(number), row.id, posted.id.as_str(), kind, at, body, mark.bytes()])?;
     let mut posted = posted_to(db, row)?.unwrap_or_default();
     posted.retain(|known| !row.heard.has(*known));
@@ -121,7 +123,8 @@ pub(crate) fn put(db: &Db, row: &Row, number: u64, posted: &Posted) -> Result<()
 /// Remembers that a number was posted to a thread, beside those that still wait.
 fn set_posted(db: &Db, row: &Row, posted: &[u64]) -> Result<()> {
     let text = serde_json::to_string(posted).map_err(bad_row)?;
-    let (before, after) = (stored_newest(db, row.id)?, posted.iter().copied().max().unwrap_or(0));
+    let before = stored_newest(db, row.id)?;
+    let after = posted.iter().copied().max().unwrap_or(0);
     anchor::moved(db, Part::of_inbox(row.id), before, after)?;
     let number = row.id.to_be_bytes();
     let fields = fields_of_inbox(row.head.log_id.as_str(), &number, &text);
@@ -171,7 +174,8 @@ pub(crate) fn newest_of(db: &Db, bucket: u64) -> Result<Vec<u64>> {
     while let Some(row) = found.next().map_err(database)? {
         let (thread, posted): (i64, String) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
         let log: Option<String> = row.get(3).map_err(database)?;
-        let (log, number) = (log.unwrap_or_default(), thread.to_be_bytes());
+        let log = log.unwrap_or_default();
+        let number = thread.to_be_bytes();
         let fields = fields_of_inbox(&log, &number, &posted);
         let mark = row.get(2).map_err(database)?;
         Indexed { table: "inboxes", fields: &fields }.check(db, mark, || "a row of `inboxes`".to_owned())?;
@@ -297,7 +301,8 @@ pub(crate) fn read(connection: &Db, row: &Row) -> Result<Vec<Stored>> {
         let (id, at): (String, i64) = (raw.get(0).map_err(database)?, raw.get(1).map_err(database)?);
         let (body, mark): (String, Vec<u8>) = (raw.get(2).map_err(database)?, raw.get(3).map_err(database)?);
         let (Ok(id), Ok(request)) = (RequestId::new(id), serde_json::from_str::<Request>(&body)) else { continue };
-        let (thread, at) = (row.manifest.thread_id.clone(), Timestamp::from_micros(at));
+        let thread = row.manifest.thread_id.clone();
+        let at = Timestamp::from_micros(at);
         let number = unsigned(raw.get(4).map_err(database)?);
         waiting.push(Stored { number, posted: Posted { thread, id, at, request }, mark: Mark::read(mark) });
     }

@@ -57,7 +57,9 @@ pub(crate) fn read(db: &Db, row: &Row) -> Result<Leads> {
     let sql = "SELECT id, event, mark FROM leads WHERE thread = ? ORDER BY id";
     let mut statement = db.prepare_cached(sql).map_err(database)?;
     let mut found = statement.query([row.id]).map_err(database)?;
-    let (mut leads, head, expected) = (Leads::default(), &row.head, row.leads);
+    let mut leads = Leads::default();
+    let head = &row.head;
+    let expected = row.leads;
     while let Some(row) = found.next().map_err(database)? {
         let (text, mark): (String, Vec<u8>) = (row.get(1).map_err(database)?, row.get(2).map_err(database)?);
         leads.rows.push(row.get(0).map_err(database)?);

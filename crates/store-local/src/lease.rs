@@ -61,7 +61,8 @@ impl Backend for Core {
         } else {
             self.remember_lease(thread, &row, &now);
         }
-        let (thread, owner) = (thread.clone(), self.owner.clone());
+        let thread = thread.clone();
+        let owner = self.owner.clone();
         Ok(Answer::Granted(Lease { thread, owner, epoch, taken_from: row.owner }))
     }
 

@@ -180,7 +180,8 @@ pub(crate) fn settle(connection: &Db, id: &AccountId, records: &BTreeMap<u64, (&
     let known = rows::accounts(connection, "thread_id = ?", id.as_str())?.pop();
     let before = rows::reservations(connection, id)?;
     rows::remove_account(connection, id)?;
-    let (mut is_whole, mut children) = (true, Children::default());
+    let mut is_whole = true;
+    let mut children = Children::default();
     for (event_type, record) in records.values() {
         is_whole &= take(connection, event_type, record)? == Fit::Exact;
         children.note(event_type, record);

@@ -125,7 +125,8 @@ impl LocalStore {
     /// `recorded` is what the verified log says. One that is not there is a projection that is written anew, by a database that agrees
     /// with the log, before anybody goes by it; on return it is there.
     pub fn vouch(&self, recorded: &Manifest) -> Result<()> {
-        let (core, thread) = (&self.core, &recorded.thread_id);
+        let core = &self.core;
+        let thread = &recorded.thread_id;
         let row = core.read(|connection| rows::existing(connection, thread))?;
         if !manifest::may_same(&row.manifest, recorded) {
             return Err(Error::Integrity {

@@ -439,7 +439,8 @@ pub(crate) fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<Kind> {
 /// wrote.
 fn check_guarded(layout: &Layout) -> Result<()> {
     let user = rustix::process::geteuid().as_raw();
-    let (database, kind) = (layout.database(), layout.store_file());
+    let database = layout.database();
+    let kind = layout.store_file();
     let beside = crate::reindex::companions(&database);
     for path in [&kind, &database].into_iter().chain(&beside) {
         // One that is missing is named by those who need it, and so is a link.

@@ -130,7 +130,8 @@ impl Read for Overlay {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let wanted = buffer.len().min(left);
-        let (from, to) = (self.redo.from, self.redo.end());
+        let from = self.redo.from;
+        let to = self.redo.end();
         let read = if self.at >= from && self.at < to {
             let start = (self.at - from) as usize;
             let read = wanted.min(self.redo.bytes.len() - start);

@@ -67,7 +67,8 @@ fn live(store: &LocalStore) {
     assert!(store.release(&lease).is_err());
     store.abandon(&lease).unwrap();
     assert_eq!(store.after(0, 10).unwrap().len(), 4);
-    let (position, newest) = (store.position().unwrap(), store.newest().unwrap());
+    let position = store.position().unwrap();
+    let newest = store.newest().unwrap();
     assert_eq!((position, newest, store.arrivals(0, 10).unwrap().len()), (4, 2, 2));
 }
 

@@ -95,7 +95,9 @@ impl Redo {
         let mut next = newest(connection, thread)?;
         let sql = "SELECT offset, bytes, before FROM redo WHERE id = ? AND thread = ?";
         let mut statement = connection.prepare_cached(sql).map_err(database)?;
-        let (mut from, mut pieces, mut rows) = (head_bytes, Vec::new(), Vec::new());
+        let mut from = head_bytes;
+        let mut pieces = Vec::new();
+        let mut rows = Vec::new();
         while next != NONE {
             let row =
                 statement.query_row([next, thread], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?, row.get(2)?)));
@@ -188,7 +190,8 @@ impl Rows {
         let mut open: Option<Outline> = None;
         while let Some(row) = found.next().map_err(database)? {
             let get = |column: usize| row.get::<_, i64>(column).map_err(database);
-            let (row, length) = (Row { id: get(0)?, thread: get(1)?, offset: get(2)?, room: None }, unsigned(get(3)?));
+            let row = Row { id: get(0)?, thread: get(1)?, offset: get(2)?, room: None };
+            let length = unsigned(get(3)?);
             let goes_on = |outline: &Outline| outline.id == row.thread && outline.end() == unsigned(row.offset);
             let outline = match open.take() {
                 Some(outline) if goes_on(&outline) => open.insert(outline),
@@ -233,7 +236,8 @@ pub(crate) fn put(
     bytes: &[u8],
     before: i64,
 ) -> Result<Row> {
-    let (room, offset) = (room(bytes.len()), signed(offset));
+    let room = room(bytes.len());
+    let offset = signed(offset);
     let padding = signed((room.unwrap_or(bytes.len()) - bytes.len()) as u64);
     if let Some(spare) = spare {
         let sql = "UPDATE redo SET thread = ?, offset = ?, bytes = ?, padding = zeroblob(?), before = ? \

@@ -287,7 +287,8 @@ impl LocalStore {
 
 /// Refuses before anything is touched what could not be recorded afterwards.
 fn check_signer(core: &Core, thread: &ThreadId, row: &Row) -> Result<()> {
-    let (theirs, signer) = (row.head.signer, &core.signing()?.signer);
+    let theirs = row.head.signer;
+    let signer = &core.signing()?.signer;
     match theirs == signer.fingerprint() || signer.succeeds(&theirs) {
         true => Ok(()),
         false => Err(Error::OtherSigner { thread: thread.clone(), theirs, ours: signer.fingerprint() }),
@@ -399,7 +400,8 @@ impl Core {
     /// Goes back to the last version that is proven and records that those up to `to_version` are lost. Their rows are taken back,
     /// except what was promised to others: answers to keys and what was spent.
     fn give_up(&self, thread: &ThreadId, lease: &Lease, from_version: u64, to_version: u64, by: &str) -> Result<()> {
-        let (path, row) = (self.layout.transcript(thread), self.read(|connection| rows::existing(connection, thread))?);
+        let path = self.layout.transcript(thread);
+        let row = self.read(|connection| rows::existing(connection, thread))?;
         if self
             .read(|connection| leads::read(connection, &row))?
             .events

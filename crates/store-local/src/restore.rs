@@ -143,7 +143,8 @@ fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usi
     }
     check_store_file(&layout, disk, found.store_format)?;
     let is_rebuilt = !hash_file(disk, &layout.database()).is_ok_and(|hash| hash == found.database);
-    let (mut bad, mut sound) = (Vec::new(), BTreeMap::new());
+    let mut bad = Vec::new();
+    let mut sound = BTreeMap::new();
     for (index, BackedUp { thread_id, head }) in found.threads.iter().enumerate() {
         match judge_copy(thread_id, head, &layout, trust, disk) {
             Ok(judged) => {
@@ -164,7 +165,8 @@ fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usi
     bad.extend(found.bad.iter().filter(|bad| bad.is_log() && !is_listed(&bad.thread_id)).cloned());
     let tombstones = check_tombstones(&layout, trust, disk, &mut bad)?;
     let heads = read_heads(backup, &found, trust, disk)?;
-    let (threads, blobs) = (sound.len() as u64, sound.values().map(|sound| sound.blobs.len() as u64).sum());
+    let threads = sound.len() as u64;
+    let blobs = sound.values().map(|sound| sound.blobs.len() as u64).sum();
     let restored = Restored { backup: found, is_signed, threads, blobs, bad, is_rebuilt, differs: Vec::new() };
     Ok(Checked { restored, sound, tombstones, heads })
 }

@@ -122,7 +122,10 @@ pub(crate) fn row((id, log_id, text_of_manifest, head, rest): Raw) -> Result<Row
     let owner = owner.as_deref().map(text).transpose()?;
     let posted = if posted.is_empty() { PostedVersions::new() } else { json(&posted)? };
     let heard = if heard.is_empty() { Heard::default() } else { json(&heard)? };
-    let (epoch, leads, anchor, mark) = (unsigned(epoch), unsigned(leads), unsigned(anchor), Mark::read(mark));
+    let epoch = unsigned(epoch);
+    let leads = unsigned(leads);
+    let anchor = unsigned(anchor);
+    let mark = Mark::read(mark);
     Ok(Row { id, manifest, stored, head, sealed, epoch, owner, posted, heard, leads, anchor, mark })
 }
 
@@ -359,8 +362,10 @@ pub(crate) fn put_run(db: &Db, id: i64, log: &LogId, run: &Run) -> Result<()> {
                VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread, run_id) DO UPDATE SET \
                parent_run_id = excluded.parent_run_id, meta = excluded.meta, created_at = excluded.created_at, \
                updated_at = excluded.updated_at, mark = excluded.mark";
-    let (parent, meta) = (run.parent_run_id.as_ref().map(RunId::as_str), to_json(&run.meta)?);
-    let (created, updated) = (run.created_at.as_micros(), run.updated_at.as_micros());
+    let parent = run.parent_run_id.as_ref().map(RunId::as_str);
+    let meta = to_json(&run.meta)?;
+    let created = run.created_at.as_micros();
+    let updated = run.updated_at.as_micros();
     let created_bytes = created.to_be_bytes();
     let fields = run_fields(log, run.run_id.as_str(), parent, &meta, &created_bytes);
     let mark = Indexed { table: "runs", fields: &fields }.mark(db);

@@ -270,7 +270,9 @@ impl Row {
     /// Refuses to write on the word of a row that is not sealed by us. A program without a key seals nothing.
     pub(crate) fn check_writable(&self, db: &Db) -> Result<()> {
         let Some(sealer) = db.sealer() else { return Ok(()) };
-        let (thread, theirs, ours) = (&self.manifest.thread_id, self.head.signer, sealer.key);
+        let thread = &self.manifest.thread_id;
+        let theirs = self.head.signer;
+        let ours = sealer.key;
         match self.seal(db) {
             Seal::Holds => Ok(()),
             // A key that ours took over from sealed it, perhaps, and is not at hand.

@@ -83,7 +83,8 @@ impl Core {
     /// Notes that a transcript has bytes that are not synced yet. The worker is woken only when that is news to it.
     pub(crate) fn await_sync(&self, thread: &ThreadId, new: PendingThread, bytes: u64) {
         let mut pending = lock(&self.pending);
-        let (was_empty, were_few) = (pending.threads.is_empty(), pending.bytes < enough(&pending));
+        let was_empty = pending.threads.is_empty();
+        let were_few = pending.bytes < enough(&pending);
         let entry = pending.threads.entry(thread.clone()).or_default();
         entry.id = new.id;
         entry.redo.extend(new.redo);

@@ -121,7 +121,8 @@ impl View for LocalView<'_> {
             (Right::Brief, Some(_)) => row.epoch + 1,
         };
         let seen = self.settled(thread, seen.clone())?;
-        let (tail, manifest) = (seen.tail.clone(), seen.row.manifest.clone());
+        let tail = seen.tail.clone();
+        let manifest = seen.row.manifest.clone();
         let lead = seen.leads.events.clone();
         Ok(Some(Standing { tail, manifest, epoch, lead }))
     }
@@ -208,7 +209,9 @@ impl Core {
         if let Some(memory) = newer {
             // A log that goes on to where it is remembered was not cut: the database is older.
             self.refuse_behind(thread, &row)?;
-            let (have, version, by) = (Some(row.head.version), memory.version, memory.by);
+            let have = Some(row.head.version);
+            let version = memory.version;
+            let by = memory.by;
             return Err(Error::Log { thread: thread.clone(), finding: Finding::Truncated { have, version, by } });
         }
         let is_wary = self.signing()?.signer.is_wary();
@@ -249,7 +252,8 @@ impl Core {
     /// Refuses a log that a key signed which ours did not take over from, before it is read: somebody who still holds an
     /// old key is told so, and not that the new one is unknown to them.
     fn check_signer(&self, thread: &ThreadId, row: &Row) -> Result<()> {
-        let (theirs, signer) = (row.head.signer, &self.signing()?.signer);
+        let theirs = row.head.signer;
+        let signer = &self.signing()?.signer;
         if theirs == signer.fingerprint() || signer.succeeds(&theirs) {
             return Ok(());
         }

@@ -204,7 +204,8 @@ fn pack<S: Verify + Logs + ?Sized>(
         ustar::write(out, &folder, &format!("keys/{name}.pem"), pem.len() as u64, seconds, &mut pem.as_bytes())?;
     }
     for voucher in vouchers {
-        let (name, mut text) = (format!("chain/{}.json", voucher.to), voucher.text());
+        let name = format!("chain/{}.json", voucher.to);
+        let mut text = voucher.text();
         ustar::write(out, &folder, &name, text.len() as u64, seconds, &mut text)?;
     }
     ustar::finish(out)?;

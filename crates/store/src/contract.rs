@@ -300,7 +300,8 @@ pub struct Commitment {
 impl Commitment {
     /// A commit that wrote the lines of these numbers.
     pub fn new(position: u64, thread: ThreadId, version: u64, lines: Range<u64>) -> Self {
-        let (first_line, lines) = (lines.start, lines.end.saturating_sub(lines.start));
+        let first_line = lines.start;
+        let lines = lines.end.saturating_sub(lines.start);
         Self { position, thread, version, first_line, lines }
     }
 }

@@ -161,10 +161,12 @@ mod tests {
 
     #[test]
     fn each_gets_its_own_outcome_however_many_wait() {
-        let (group, all) = (Group::<u64, Told>::default(), Barrier::new(32));
+        let group = Group::<u64, Told>::default();
+        let all = Barrier::new(32);
         thread::scope(|scope| {
             for number in 0..32 {
-                let (group, all) = (&group, &all);
+                let group = &group;
+                let all = &all;
                 scope.spawn(move || {
                     all.wait();
                     for job in (0..50).map(|round| number * 1000 + round) {

@@ -385,7 +385,8 @@ fn log_differs(
 
 /// The SHA-256 of the first bytes of a log; nothing if it has fewer.
 fn hash_of(mut log: Box<dyn BufRead + Send>, bytes: u64) -> io::Result<Option<Digest>> {
-    let (mut hash, mut left) = (RunningHash::new(), bytes);
+    let mut hash = RunningHash::new();
+    let mut left = bytes;
     while left > 0 {
         let part = match log.fill_buf() {
             Ok([]) => return Ok(None),

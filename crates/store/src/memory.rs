@@ -84,7 +84,8 @@ struct Slot {
 impl MemoryStore {
     /// An empty memory.
     pub fn new(signer: Signer, clock: Box<dyn Clock>, ids: Box<dyn Ids>) -> Self {
-        let (trust, id) = (Trust::of(&[signer.public()]), OnceLock::new());
+        let trust = Trust::of(&[signer.public()]);
+        let id = OnceLock::new();
         let shared = Shared { inner: Mutex::default(), committed: Condvar::new(), signer, trust, id, clock, ids };
         Self::attach(Arc::new(shared))
     }

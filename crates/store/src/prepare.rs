@@ -130,7 +130,9 @@ pub struct Prepared {
 impl Prepared {
     /// Nothing but a request that is left for a thread.
     pub fn posting(posted: Posted) -> Self {
-        let (parts, accounts, consumed) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let parts = Vec::new();
+        let accounts = BTreeMap::new();
+        let consumed = Vec::new();
         Self { key: None, parts, accounts, consumed, posted: vec![posted] }
     }
 
@@ -150,7 +152,8 @@ impl PreparedPart {
 
     /// What the commit answers of this part; the events go along.
     pub fn take_committed(&mut self) -> CommittedPart {
-        let (head, events) = (self.written.head.clone(), std::mem::take(&mut self.events));
+        let head = self.written.head.clone();
+        let events = std::mem::take(&mut self.events);
         let first_line = head.lines.saturating_sub(events.len() as u64 + 1);
         CommittedPart { thread: self.thread.clone(), head, first_line, events }
     }
@@ -171,7 +174,8 @@ pub fn prepare(batch: Batch, view: &dyn View, signer: &Signer, ids: &dyn Ids, at
     }
     check_verdicts(&batch)?;
     let key = key.clone().map(|key| (key, request_hash(&batch)));
-    let (consumed, posted) = (consumed.clone(), posted.clone());
+    let consumed = consumed.clone();
+    let posted = posted.clone();
     let mut books = Books::new(view);
     let mut folded = Vec::new();
     for part in batch.parts {
@@ -375,7 +379,8 @@ fn check_writable(thread: &ThreadId, standing: &Standing, changeset: &Changeset,
 
 /// What a log must say where another key signs than before; nothing if it is the same.
 fn take_over(standing: &Standing, signer: &Signer) -> Option<Event> {
-    let (from, to) = (standing.tail.head.as_ref()?.signer, signer.fingerprint());
+    let from = standing.tail.head.as_ref()?.signer;
+    let to = signer.fingerprint();
     (from != to).then_some(Event::KeyRotated(KeyRotated { from, to }))
 }
 

@@ -117,7 +117,9 @@ mod tests {
         let (served, order) = mpsc::channel();
         let mut waiting = Vec::new();
         for number in 0..20 {
-            let (queues, thread_id, served) = (queues.clone(), thread_id.clone(), served.clone());
+            let queues = queues.clone();
+            let thread_id = thread_id.clone();
+            let served = served.clone();
             let before = lock(&queues.lines)[&thread_id].len();
             let lines = queues.clone();
             let id = thread_id.clone();
@@ -137,7 +139,8 @@ mod tests {
     #[test]
     fn whoever_gives_up_leaves_the_line_and_other_threads_are_free() {
         let queues = Arc::new(Queues::default());
-        let (one, two) = (ThreadId::new("one").unwrap(), ThreadId::new("two").unwrap());
+        let one = ThreadId::new("one").unwrap();
+        let two = ThreadId::new("two").unwrap();
         let held = queues.enter(&one, None).unwrap();
         assert!(queues.enter(&one, Some(Duration::from_millis(5))).is_none());
         assert!(queues.enter(&two, Some(Duration::ZERO)).is_some());

@@ -260,7 +260,8 @@ pub fn kept_as(place: Place, name: &str, bytes: u64) -> Option<Kept> {
         part(11..13)?,
         part(13..15)?
     );
-    let (version, saved_at) = (version.parse().ok()?, text.parse().ok()?);
+    let version = version.parse().ok()?;
+    let saved_at = text.parse().ok()?;
     // One name only, so that nothing else is taken for a snapshot.
     (name_of(version, saved_at, base) == plain).then(|| Kept {
         place,

@@ -174,9 +174,13 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
     let mut signers: Vec<(Digest, u64)> = Vec::new();
     let mut mates = BTreeMap::<ThreadId, u64>::new();
     let scanner = Scanner::new(thread, of.trust(), Signatures::Every).watching(last);
-    let (mut lines, mut bytes) = (0, 0);
-    let (mut shown_hash, mut folded_hash) = (None, None);
-    let (mut named, mut folded, mut lost) = (NamedBlobs::default(), Folded::new(thread), Vec::new());
+    let mut lines = 0;
+    let mut bytes = 0;
+    let mut shown_hash = None;
+    let mut folded_hash = None;
+    let mut named = NamedBlobs::default();
+    let mut folded = Folded::new(thread);
+    let mut lost = Vec::new();
     let examined = examine(log, scanner, |entry| {
         let Some(checkpoint) = entry.checkpoint() else { return };
         for (mate, version) in &checkpoint.with {

@@ -24,7 +24,8 @@ struct Place {
 }
 
 static PLACE: LazyLock<Place> = LazyLock::new(|| {
-    let (from, to) = (TempDir::new().expect("there is a temporary folder"), TempDir::new().expect("there is another"));
+    let from = TempDir::new().expect("there is a temporary folder");
+    let to = TempDir::new().expect("there is another");
     let source = open(&from, golden::signer(), 1);
     let agent = AgentId::new("scribe").expect("the id is well formed");
     let create = Part::new(THREAD.clone(), Expect::Absent, Changeset::creating(NewThread::of(agent)));

@@ -42,7 +42,8 @@ impl Python {
         let mut command = Command::new("python3");
         let started = command.arg(script).arg("--batch").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.ok()?;
-        let (asks, answers) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
+        let asks = child.stdin.take()?;
+        let answers = BufReader::new(child.stdout.take()?);
         let folder = tempfile::tempdir().ok()?;
         Some(Self { _child: child, asks, answers, file: folder.path().join("log"), _folder: folder })
     }

@@ -21,7 +21,8 @@ pub fn run(bytes: &[u8]) {
         assert_eq!(voucher.to, voucher.public().fingerprint());
         assert_ne!(voucher.from, voucher.to);
         if voucher.check(&SIGNER.public()).is_ok() {
-            let (said, signed) = (strict::parse(voucher.text()), strict::parse(statement(&SIGNER, &HEIR).as_bytes()));
+            let said = strict::parse(voucher.text());
+            let signed = strict::parse(statement(&SIGNER, &HEIR).as_bytes());
             assert_eq!(said, signed, "it holds, and nobody signed it");
         }
     }
@@ -36,7 +37,9 @@ pub fn run(bytes: &[u8]) {
 
 /// The statement that `old` hands over to `new`.
 fn statement(old: &Signer, new: &Signer) -> String {
-    let (from, to, key) = (old.fingerprint(), new.fingerprint(), new.public().to_text());
+    let from = old.fingerprint();
+    let to = new.fingerprint();
+    let key = new.public().to_text();
     let message = format!("{from}\n{to}\n{key}\n{}", at());
     let said: Value = json!({
         "from": from, "to": to, "public_key": key, "rotated_at": at(), "countersignature": new.sign(DOMAIN, message.as_bytes()),
@@ -46,6 +49,7 @@ fn statement(old: &Signer, new: &Signer) -> String {
 
 /// A rotation, and one back.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let (there, back) = (statement(&SIGNER, &HEIR).into_bytes(), statement(&HEIR, &SIGNER).into_bytes());
+    let there = statement(&SIGNER, &HEIR).into_bytes();
+    let back = statement(&HEIR, &SIGNER).into_bytes();
     vec![there.clone(), back.clone(), [&there[..], b"\0", &back].concat(), [&there[..], b"\0", &there].concat()]
 }

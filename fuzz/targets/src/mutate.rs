@@ -106,7 +106,8 @@ fn swap_lines(bytes: &mut Vec<u8>, chance: &mut Chance) {
     if lines.is_empty() {
         return;
     }
-    let (one, other) = (chance.below(lines.len()), chance.below(lines.len()));
+    let one = chance.below(lines.len());
+    let other = chance.below(lines.len());
     match chance.below(3) {
         0 => lines.swap(one, other),
         1 => drop(lines.remove(one)),

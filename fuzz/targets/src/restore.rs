@@ -97,7 +97,8 @@ pub fn run(bytes: &[u8]) {
     let Some((which, content)) = bytes.split_first() else { return };
     let place = &*PLACE;
     let folder = self::place();
-    let (backup, project) = (folder.path().join("backup"), folder.path().join("project"));
+    let backup = folder.path().join("backup");
+    let project = folder.path().join("project");
     let which = usize::from(*which) % place.files.len();
     for (at, (path, good)) in place.files.iter().enumerate() {
         let path = backup.join(path);

@@ -29,7 +29,8 @@ pub fn run(bytes: &[u8]) {
         }
     }
     // What changed between any two is told such that it says the same.
-    let (before, base) = (whole(2), Base { log_version: 2, hash: Digest([0; 32]), depth: 1 });
+    let before = whole(2);
+    let base = Base { log_version: 2, hash: Digest([0; 32]), depth: 1 };
     let change = form::change(&before, &document, &base);
     if let Ok(after) = form::changed(before, &change) {
         let mut expected = document;

@@ -163,7 +163,8 @@ impl<'a> Import<'a> {
     }
 
     fn run_alone(&mut self) -> Result<u64, NovaError> {
-        let (expected, actual) = (self.version.unwrap_or_default(), self.store.head(&self.thread)?.version);
+        let expected = self.version.unwrap_or_default();
+        let actual = self.store.head(&self.thread)?.version;
         if expected != actual {
             return Err(Error::Conflict { thread: self.thread.clone(), expected, actual }.into());
         }
@@ -198,7 +199,9 @@ impl<'a> Import<'a> {
         let source = self.source;
         let failed = || NovaError::reading(source.name());
         let mut input = source.open().map_err(failed())?;
-        let (mut hash, mut at, mut buffer) = (RunningHash::new(), 0, Vec::new());
+        let mut hash = RunningHash::new();
+        let mut at = 0;
+        let mut buffer = Vec::new();
         skip(&mut *input, self.survey.head_bytes).map_err(failed())?;
         while at < self.survey.bytes {
             let end = if at < self.record.bytes { self.record.bytes } else { self.survey.bytes };
@@ -228,7 +231,8 @@ impl<'a> Import<'a> {
     fn import_events(&mut self) -> Result<(), NovaError> {
         let from = self.record.imported;
         let start = if from.bytes == 0 { self.survey.start } else { Start { line: from.line, part: 1 } };
-        let (store, thread) = (self.store, self.thread.clone());
+        let store = self.store;
+        let thread = self.thread.clone();
         let kept = KeptBytes::new(store, &thread, self.record.blobs.clone(), from.bytes);
         let mut reader = Reader::behind(BufReader::new(kept), start);
         let mut chunk = Chunk::default();
@@ -267,7 +271,9 @@ impl<'a> Import<'a> {
             return Ok(());
         }
         let mut input = self.source.open().map_err(NovaError::reading(self.source.name()))?;
-        let (mut left, mut hash, mut buffer) = (self.survey.head_bytes, RunningHash::new(), Vec::new());
+        let mut left = self.survey.head_bytes;
+        let mut hash = RunningHash::new();
+        let mut buffer = Vec::new();
         self.record.head_blobs.clear();
         while left > 0 {
             next_piece(&mut *input, left, &mut buffer, self.source)?;

@@ -145,7 +145,8 @@ pub(super) fn content_key(store: &dyn Store, survey: &Survey) -> Result<(Option<
 /// Whether the bytes that a thread kept begin with all of a file's.
 fn has_beginning(store: &dyn Store, thread: &ThreadId, record: &Record, survey: &Survey) -> bool {
     let mut kept = KeptBytes::new(store, thread, record.blobs.clone(), 0).take(survey.bytes);
-    let (mut hash, mut buffer) = (RunningHash::new(), vec![0; 1 << 16]);
+    let mut hash = RunningHash::new();
+    let mut buffer = vec![0; 1 << 16];
     loop {
         match kept.read(&mut buffer) {
             Ok(0) => return hash.digest() == survey.hash,
@@ -186,7 +187,8 @@ fn read_entries(store: &dyn Store) -> Result<Vec<(ThreadId, Option<Beginning>)>>
 
 /// Whether nothing in the two manifests says that they are of different threads.
 fn is_one_thread(record: &Record, manifest: Option<&Manifest>) -> bool {
-    let (before, now) = (record.manifest.as_ref(), manifest.map(Manifest::fields));
+    let before = record.manifest.as_ref();
+    let now = manifest.map(Manifest::fields);
     let (Some(before), Some(now)) = (before, now) else { return true };
     NAMES.iter().all(|name| match (before.get(*name), now.get(*name)) {
         (Some(before), Some(now)) => before == now,

@@ -77,7 +77,8 @@ pub(super) fn ours(found: Found) -> Option<Ours> {
         None => None,
     };
     let text = take("text").unwrap_or_default();
-    let (type_name, timestamp) = (take("type"), take("timestamp"));
+    let type_name = take("type");
+    let timestamp = take("timestamp");
     if kind != EventKind::AssistantText {
         take("role");
     }

@@ -73,11 +73,14 @@ pub(super) fn plan(
 fn going_on(source: &dyn Source, original_id: String, known: Known) -> Result<Plan, NovaError> {
     let Known { thread, record, version, survey, is_had } = known;
     if is_had {
-        let (outcome, record) = (Outcome::Unchanged, Some(record));
+        let outcome = Outcome::Unchanged;
+        let record = Some(record);
         return Ok(Plan { thread, outcome, original_id, record, version: Some(version), survey });
     }
     if survey.kept_hash != Some(record.sha256) {
-        let (kept, expected, found) = (record.bytes, record.sha256, survey.kept_hash);
+        let kept = record.bytes;
+        let expected = record.sha256;
+        let found = survey.kept_hash;
         return Err(NovaError::Diverged { name: source.name().to_owned(), thread, kept, expected, found });
     }
     let outcome = match record.complete {

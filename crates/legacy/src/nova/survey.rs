@@ -51,7 +51,8 @@ pub(super) fn survey(source: &dyn Source, before: Option<&Record>) -> Result<Sur
     let input = source.open().map_err(failed())?;
     let mut reader = Reader::marking(input, before.map(|record| record.bytes)).map_err(failed())?;
     let place = before.map_or(Place::default(), |record| record.imported);
-    let (mut added, mut too_large) = (Added::default(), 0);
+    let mut added = Added::default();
+    let mut too_large = 0;
     while let Some(line) = reader.next_line().map_err(failed())? {
         for found in &line.events {
             match (fits(&found.event, line.end - line.start), is_new(&line, found.part, place)) {

@@ -268,7 +268,8 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => cut.prop_map(|(name, from, to)| {
             let bytes = fixture(name);
-            let (from, to) = (from.index(bytes.len()), to.index(bytes.len() + 1));
+            let from = from.index(bytes.len());
+            let to = to.index(bytes.len() + 1);
             bytes[from.min(to)..from.max(to)].to_vec()
         }),
         1 => prop::collection::vec(any::<u8>(), 0..40),

@@ -31,7 +31,8 @@ impl Work<'_> {
     /// Copies what can be read of a folder; false if it is none.
     fn copy_stray(&self, thread: &ThreadId) -> Result<bool> {
         let disk = &*self.core.disk;
-        let (from, to) = (self.core.layout.thread(thread), self.layout.thread(thread));
+        let from = self.core.layout.thread(thread);
+        let to = self.layout.thread(thread);
         if !check_folder(&from).unwrap_or(false) {
             return Ok(false);
         }

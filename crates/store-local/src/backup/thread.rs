@@ -80,7 +80,8 @@ impl Work<'_> {
         check_folder(&self.core.layout.thread(thread))?;
         let redo = Redo::read(snapshot, row.id, row.head.bytes)?;
         let redo = redo.unwrap_or_else(|| Redo { from: row.head.bytes, ..Redo::default() });
-        let (source, target) = (self.core.layout.transcript(thread), self.layout.transcript(thread));
+        let source = self.core.layout.transcript(thread);
+        let target = self.layout.transcript(thread);
         let disk = &*self.core.disk;
         let folder = self.layout.thread(thread);
         disk.make_folder(&folder).map_err(io_error("create", &folder))?;
@@ -107,7 +108,8 @@ impl Work<'_> {
     fn copy_beside(&self, row: &Row, erased: &Erasures, copied: &mut Copied) -> Result<()> {
         let thread = &row.manifest.thread_id;
         let disk = &*self.core.disk;
-        let (from, to) = (self.core.layout.thread(thread), self.layout.thread(thread));
+        let from = self.core.layout.thread(thread);
+        let to = self.layout.thread(thread);
         if !check_folder(&from)? {
             return Ok(());
         }
@@ -128,7 +130,8 @@ impl Work<'_> {
     /// Copies the blobs that are `wanted`. What stands in the place of their folder is not entered; they are missing then.
     pub(super) fn copy_blobs(&self, thread: &ThreadId, wanted: impl Fn(&Digest) -> bool) -> Result<()> {
         let disk = &*self.core.disk;
-        let (from, to) = (self.core.layout.blobs(thread), self.layout.blobs(thread));
+        let from = self.core.layout.blobs(thread);
+        let to = self.layout.blobs(thread);
         if !check_folder(&from).unwrap_or(false) {
             return Ok(());
         }

@@ -117,7 +117,8 @@ fn the_redo_that_a_head_names_is_what_a_look_at_all_rows_finds() {
                 })
                 .unwrap();
             let told = |redo: Option<redo::Redo>| redo.map(|redo| (redo.from, redo.bytes, redo.rows));
-            let (named, searched) = (told(named), told(searched));
+            let named = told(named);
+            let searched = told(searched);
             found += usize::from(named.is_some());
             assert_eq!(named, searched, "`{name}` after step {step}");
         }
@@ -192,7 +193,8 @@ fn one_that_was_overtaken_takes_nobody_along() {
 #[test]
 fn a_drain_that_comes_late_writes_what_stands_there() {
     let house = House::new();
-    let (slow, fast) = (house.open(), house.open());
+    let slow = house.open();
+    let fast = house.open();
     slow.commit(birth("one")).unwrap();
     let (job, numbers) = half_committed(&slow, &message("one", "slow"));
     let bytes = job.prepared.parts[0].written.bytes.clone();
@@ -208,7 +210,8 @@ fn a_drain_that_comes_late_writes_what_stands_there() {
 #[test]
 fn a_drain_that_comes_late_does_not_bring_back_what_was_deleted() {
     let house = House::new();
-    let (slow, fast) = (house.open(), house.open());
+    let slow = house.open();
+    let fast = house.open();
     let is_there = |folder: &Path| folder.exists();
     let (job, numbers) = half_committed(&slow, &birth("one"));
     fast.delete(&thread("one")).unwrap();
@@ -259,7 +262,8 @@ fn what_is_drained_goes_to_the_file_that_stands_there_now() {
 #[test]
 fn what_others_wrote_before_ours_is_looked_for_before_ours_is_synced() {
     let house = House::new();
-    let (other, ours) = (house.open(), house.open());
+    let other = house.open();
+    let ours = house.open();
     other.commit(birth("one")).unwrap();
     half_committed(&other, &message("one", "theirs"));
     ours.commit(message("one", "ours")).unwrap();

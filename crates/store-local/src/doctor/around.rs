@@ -23,7 +23,8 @@ const ROOM_BYTES_MIN: u64 = 64 << 20;
 /// Says when the disk is nearly full.
 pub(super) fn room(root: &Path, report: &mut Report) {
     let Ok(found) = rustix::fs::statvfs(root) else { return };
-    let (free, all) = (found.f_bavail.saturating_mul(found.f_frsize), found.f_blocks.saturating_mul(found.f_frsize));
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let all = found.f_blocks.saturating_mul(found.f_frsize);
     report.findings.extend(too_little(free, all));
 }
 
@@ -252,7 +253,8 @@ mod tests {
 
     #[test]
     fn a_disk_with_little_room_is_named() {
-        let (mb, gb) = (1 << 20, 1 << 30);
+        let mb = 1 << 20;
+        let gb = 1 << 30;
         assert_eq!(too_little(10 * gb, 100 * gb), None);
         assert_eq!(too_little(64 * mb, gb), None);
         for (free, all) in [(0, 0), (63 * mb, gb), (gb, 101 * gb)] {

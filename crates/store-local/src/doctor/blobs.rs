@@ -67,7 +67,8 @@ impl Examiner<'_> {
         named: &NamedBlobs,
         report: &mut Report,
     ) -> Result<()> {
-        let (core, thread) = (self.core(), &row.manifest.thread_id);
+        let core = self.core();
+        let thread = &row.manifest.thread_id;
         let named: BTreeSet<Digest> =
             named.must_be_there().map(|(blob, _)| blob).chain(imported.iter().copied()).collect();
         // What stands in the place of their folder is said with what lies beside the log.

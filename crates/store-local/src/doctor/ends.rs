@@ -86,7 +86,8 @@ impl Examiner<'_> {
                 agree(hash, bytes.split_at(before as usize), &said, head)?;
             }
         }
-        let (mut lines, mut named) = (Vec::new(), NamedBlobs::default());
+        let mut lines = Vec::new();
+        let mut named = NamedBlobs::default();
         let mut signers = BTreeSet::from([head.signer]);
         let mut folded = is_whole.then(|| Folded::new(&row.manifest.thread_id));
         // The first line may have begun before what was read.

@@ -65,7 +65,8 @@ impl Examiner<'_> {
 
 /// Requests that don't count, and such as are missing.
 fn waiting(db: &Db, row: &Row) -> Result<Vec<String>> {
-    let (thread, found) = (&row.manifest.thread_id, inbox::read(db, row)?);
+    let thread = &row.manifest.thread_id;
+    let found = inbox::read(db, row)?;
     let counts = |one: &inbox::Stored| one.is_sealed(db, &row.manifest.chain_root_id) && !row.heard.has(one.number);
     let mut broken = Vec::new();
     for one in found.iter().filter(|one| !counts(one)) {
@@ -112,7 +113,8 @@ fn accounts(db: &Db, found: &[Row]) -> Result<Vec<String>> {
         let newest = posted.entry(account).or_default();
         *newest = (*newest).max(*version);
     }
-    let (mut broken, mut known) = (Vec::new(), BTreeMap::new());
+    let mut broken = Vec::new();
+    let mut known = BTreeMap::new();
     for (account, mark) in rows::accounts_any(db, "thread_id >= ?", "")? {
         if !rows::is_sealed_account(db, &account, mark).unwrap_or(false) {
             broken.push(format!("the account of `{}` was not sealed with your key", account.id));

@@ -15,7 +15,8 @@ use crate::rows;
 impl Examiner<'_> {
     pub(super) fn unknown_folder(&self, name: &str, path: &Path, report: &mut Report) -> Result<()> {
         let thread = ThreadId::from_folder(name).ok();
-        let (mut born, mut deleted) = (false, false);
+        let mut born = false;
+        let mut deleted = false;
         if let Some(thread) = &thread {
             (born, deleted) = self.core().read(|connection| {
                 Ok((rows::find_any(connection, thread)?.is_some(), rows::tombstone(connection, thread)?.is_some()))

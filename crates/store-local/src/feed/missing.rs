@@ -31,8 +31,10 @@ impl Core {
     fn changesets(&self, thread: &ThreadId) -> Result<HashMap<u64, Range<u64>>> {
         let path = self.layout.transcript(thread);
         let mut reader = BufReader::with_capacity(1 << 16, self.shot(thread)?.committed().1);
-        let (mut buffer, mut known) = (Vec::new(), HashMap::new());
-        let (mut first, mut end) = (0, 0);
+        let mut buffer = Vec::new();
+        let mut known = HashMap::new();
+        let mut first = 0;
+        let mut end = 0;
         while lines::next_line(&mut reader, &mut buffer).map_err(io_error("read", &path))? {
             end += 1;
             if let Event::Checkpoint(checkpoint) = line::decode(buffer.strip_suffix(b"\n").unwrap_or(&buffer))?.event {

@@ -87,7 +87,8 @@ fn a_lease_that_changes_hands_within_a_process_does_not_make_it_forget() {
 #[test]
 fn what_another_process_committed_between_release_and_acquire_is_noticed() {
     let house = House::new();
-    let (ours, theirs) = (house.open(), house.open());
+    let ours = house.open();
+    let theirs = house.open();
     let shared = create(&ours, "shared");
     let lease = acquire(&ours, &shared);
     commit_under(&ours, &lease).unwrap();
@@ -101,7 +102,8 @@ fn what_another_process_committed_between_release_and_acquire_is_noticed() {
 #[test]
 fn what_is_remembered_across_a_release_is_compared_by_the_next_commit() {
     let house = House::new();
-    let (ours, theirs) = (house.open(), house.open());
+    let ours = house.open();
+    let theirs = house.open();
     let shared = create(&ours, "shared");
     ours.release(&acquire(&ours, &shared)).unwrap();
     let lease = acquire(&ours, &shared);
@@ -118,7 +120,8 @@ fn what_is_remembered_across_a_release_is_compared_by_the_next_commit() {
 #[test]
 fn what_another_process_left_to_lead_with_is_noticed_when_the_lease_is_acquired() {
     let house = House::new();
-    let (ours, theirs) = (house.open(), house.open());
+    let ours = house.open();
+    let theirs = house.open();
     let shared = create(&ours, "shared");
     ours.release(&acquire(&ours, &shared)).unwrap();
     std::fs::OpenOptions::new()

@@ -307,7 +307,8 @@ impl Builder<'_> {
         }
         for Arrival { version, at, lines } in &gathered.arrivals {
             let sql = "INSERT INTO temp.arrivals (thread, version, at, line, counts) VALUES (?, ?, ?, ?, ?)";
-            let (line, counts) = (signed(lines.start), feed::packed(lines));
+            let line = signed(lines.start);
+            let counts = feed::packed(lines);
             rows::execute(self.new, sql, params![id, signed(*version), at.as_micros(), line, counts])?;
         }
         Ok(())

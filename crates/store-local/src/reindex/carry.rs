@@ -47,7 +47,9 @@ impl Builder<'_> {
     /// same head. Gives how many requests there were.
     pub(super) fn carry_waiting(&mut self, known: &Row, now: Row, head: &Head) -> Result<u64> {
         let Some(old) = &self.old_db else { return Ok(0) };
-        let (mut row, mut count, mut dropped) = (now, 0, 0);
+        let mut row = now;
+        let mut count = 0;
+        let mut dropped = 0;
         let led = leads::read(old, known)?;
         for event in led.events.iter().filter(|_| known.head == *head) {
             row = leads::put(self.new, &row, event)?;

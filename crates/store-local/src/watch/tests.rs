@@ -51,7 +51,9 @@ fn best(mut one: impl FnMut() -> Duration) -> Duration {
 
 #[test]
 fn what_another_process_writes_wakes_whoever_waits() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let quickest = best(|| {
         let began = Instant::now();
         let woken = slept(&watch, folder.path(), |is_there| {
@@ -66,7 +68,9 @@ fn what_another_process_writes_wakes_whoever_waits() {
 
 #[test]
 fn a_hint_that_comes_before_the_commit_can_be_seen_is_not_the_last_look() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let quickest = best(|| {
         let woken = slept(&watch, folder.path(), |is_there| {
             write(folder.path(), "registry.db-wal");
@@ -80,7 +84,9 @@ fn a_hint_that_comes_before_the_commit_can_be_seen_is_not_the_last_look() {
 
 #[test]
 fn a_hint_that_one_wait_was_too_short_for_is_not_lost_to_the_next() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let quickest = best(|| {
         // The first wait ends between the hint and the commit.
         thread::scope(|scope| {
@@ -99,14 +105,18 @@ fn a_hint_that_one_wait_was_too_short_for_is_not_lost_to_the_next() {
 
 #[test]
 fn what_is_not_pushed_is_found_by_looking() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let quickest = best(|| slept(&watch, folder.path(), |is_there| is_there.store(true, Ordering::SeqCst)).0);
     assert!(quickest < LOOK_PUSHED + Duration::from_millis(200), "it took {quickest:?}");
 }
 
 #[test]
 fn without_a_watcher_everybody_looks() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let nowhere = folder.path().join("nowhere");
     let quickest = best(|| slept(&watch, &nowhere, |is_there| is_there.store(true, Ordering::SeqCst)).0);
     assert!(matches!(*lock(&watch.watcher), Watcher::Refused));
@@ -115,7 +125,9 @@ fn without_a_watcher_everybody_looks() {
 
 #[test]
 fn a_folder_that_goes_away_is_looked_for_instead() {
-    let (_alone, outer, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+    let _alone = alone();
+    let outer = TempDir::new().unwrap();
+    let watch = Watch::default();
     let folder = outer.path().join("threads");
     fs::create_dir(&folder).unwrap();
     slept(&watch, &folder, |is_there| {
@@ -128,7 +140,9 @@ fn a_folder_that_goes_away_is_looked_for_instead() {
 
 #[test]
 fn looking_wakes_nobody_and_other_files_neither() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     write(folder.path(), "registry.db-wal");
     let mut looks = 0;
     let look = || {

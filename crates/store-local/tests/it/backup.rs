@@ -69,7 +69,9 @@ fn a_backup_made_while_four_threads_are_written_restores_and_verifies() {
         let _stop = Stop(&stop);
         let handles = [&store, &other];
         for (index, thread) in threads.iter().enumerate() {
-            let (handle, acked, stop) = (handles[index % 2], &acked[index], &stop);
+            let handle = handles[index % 2];
+            let acked = &acked[index];
+            let stop = &stop;
             scope.spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
                     let part = Part::new(thread.clone(), Expect::Any, says(&"x".repeat(300)));
@@ -264,7 +266,8 @@ fn a_log_that_cannot_be_read_is_left_out_and_a_backup_that_cannot_be_written_fai
         let error = std::io::ErrorKind::StorageFull;
         let mut options = home.options(Access::ReadOnly);
         options.disk = Arc::new(crate::world::Failing { what: "write", left, error });
-        let (folder, partial) = (target.path().join(format!("full-{after}")), format!("full-{after}.partial"));
+        let folder = target.path().join(format!("full-{after}"));
+        let partial = format!("full-{after}.partial");
         match LocalStore::open(options).unwrap().backup(&folder, &mut |_, _| {}) {
             Ok(made) => assert_eq!(made.bad, []),
             Err(error) => {
@@ -306,14 +309,16 @@ fn a_backup_that_was_cut_short_is_begun_anew_and_nothing_else_is_removed() {
     let (store, _, _) = with_blob(&home);
     store.close().unwrap();
     let target = tempfile::tempdir().unwrap();
-    let (backup, partial) = (target.path().join("b"), target.path().join("b.partial"));
+    let backup = target.path().join("b");
+    let partial = target.path().join("b.partial");
     fs::create_dir_all(partial.join("threads/left/blobs")).unwrap();
     fs::write(partial.join("threads/left/transcript.jsonl"), "half").unwrap();
     fs::write(partial.join("backup.lock"), "").unwrap();
     home.read_only().backup(&backup, &mut |_, _| {}).unwrap();
     assert!(!partial.exists() && !backup.join("threads/left").exists() && !backup.join("backup.lock").exists());
     restore(&backup, &home).unwrap();
-    let (other, strange) = (target.path().join("c"), target.path().join("c.partial"));
+    let other = target.path().join("c");
+    let strange = target.path().join("c.partial");
     fs::create_dir(&strange).unwrap();
     fs::write(strange.join("mine"), "").unwrap();
     let refused = home.read_only().backup(&other, &mut |_, _| {}).unwrap_err();
@@ -338,7 +343,8 @@ fn child() {
     match std::env::var("SELVEDGE_TEST_SOURCE") {
         Ok(source) => {
             let signer = selvedge_log::Signer::from_pem(&pem).unwrap();
-            let (trust, disk) = (selvedge_log::Trust::of(&[signer.public()]), Arc::new(RealDisk));
+            let trust = selvedge_log::Trust::of(&[signer.public()]);
+            let disk = Arc::new(RealDisk);
             LocalStore::restore(source.as_ref(), target.as_ref(), &trust, Some(signer), disk, &mut |_, _| {}).unwrap();
         }
         Err(_) => {
@@ -369,7 +375,8 @@ fn a_backup_or_restore_killed_at_any_moment_is_whole_or_recognised() {
     (0..8).for_each(|n| drop(thread_with(&store, &format!("more-{n}"), &["one", "two"])));
     store.close().unwrap();
     let target = tempfile::tempdir().unwrap();
-    let (mut finished, mut cut) = (None, 0);
+    let mut finished = None;
+    let mut cut = 0;
     for round in 0..24 {
         let folder = target.path().join(round.to_string());
         run_and_kill(&home, &folder, None, std::time::Duration::from_millis(round * 3));
@@ -396,7 +403,8 @@ fn a_backup_or_restore_killed_at_any_moment_is_whole_or_recognised() {
         let project = tempfile::tempdir().unwrap();
         run_and_kill(&home, project.path(), Some(&finished), std::time::Duration::from_millis(round * 3));
         if LocalStore::open(options(project.path(), home.pem(), Access::ReadOnly)).is_err() {
-            let (trust, disk) = (home.trust(), Arc::new(RealDisk));
+            let trust = home.trust();
+            let disk = Arc::new(RealDisk);
             LocalStore::restore(&finished, project.path(), &trust, Some(home.signer()), disk, &mut |_, _| {}).unwrap();
         }
         let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();

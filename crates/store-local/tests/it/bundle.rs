@@ -119,7 +119,8 @@ fn an_arrival_that_another_process_took_in_meanwhile_stays() {
     let (home, thread, archive) = exported();
     let (there, fast) = elsewhere(&home);
     let fast = Arc::new(fast);
-    let (other, bytes) = (fast.clone(), archive.clone());
+    let other = fast.clone();
+    let bytes = archive.clone();
     let happens = Happens(Box::new(move || _ = import(&other, &bytes).unwrap()));
     let mut options = there.options(Access::ReadWrite);
     options.trust = Trust::of(&[home.signer().public(), there.signer().public()]);
@@ -192,7 +193,8 @@ fn check(archive: &[u8], home: &Home) -> Result<selvedge_store::verify::Verdict,
 fn an_archive_is_judged_without_a_store_as_it_is_with_one() {
     let (home, thread, archive) = exported();
     let store = home.open();
-    let (here, there) = (store.verify(&thread, &mut |_| {}).unwrap(), check(&archive, &home).unwrap());
+    let here = store.verify(&thread, &mut |_| {}).unwrap();
+    let there = check(&archive, &home).unwrap();
     assert_eq!(there.judgement.finding, Finding::Sound);
     assert_eq!(
         (there.lines, there.bytes, there.signers, there.head),

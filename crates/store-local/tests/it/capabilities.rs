@@ -15,7 +15,8 @@ use crate::support::{Home, id, thread_with};
 fn what_a_thread_may_call_is_signed_for_it_and_never_written_again() {
     let home = Home::new();
     let store = home.open();
-    let (one, other) = (thread_with(&store, "one", &[]), id("other"));
+    let one = thread_with(&store, "one", &[]);
+    let other = id("other");
     assert!(store.write_capabilities(&one, || "# First\n".to_owned()).unwrap());
     assert!(!store.write_capabilities(&one, || unreachable!("it is there")).unwrap());
     let bytes = fs::read(home.threads().join("one/capabilities.md")).unwrap();

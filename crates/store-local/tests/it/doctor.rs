@@ -128,7 +128,8 @@ fn what_is_gone_or_too_much_is_named() {
     let gone = thread_with(&store, "gone", &["bye"]);
     store.delete(&gone).unwrap();
     store.close().unwrap();
-    let (folder, away) = (home.threads().join(thread.folder()), home.folder.path().join("away"));
+    let folder = home.threads().join(thread.folder());
+    let away = home.folder.path().join("away");
     let without = |path: &std::path::Path, code: &'static str| {
         fs::rename(path, &away).unwrap();
         let report = look(&home, false);

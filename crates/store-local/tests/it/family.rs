@@ -25,7 +25,8 @@ pub(crate) fn with_budgets() -> (Home, Vec<ThreadId>) {
     let child = thread_with(&store, "child-0123456789ab", &["one"]);
     let money = |nanos| Money::from_nanos(nanos).unwrap();
     let call = |account: &AccountId, call: &str, bound: i64, cost: i64| {
-        let (account, reservation) = (account.clone(), name(call));
+        let account = account.clone();
+        let reservation = name(call);
         vec![
             Posting::Reserve {
                 account: account.clone(),

@@ -119,7 +119,8 @@ fn write_threads(store: &LocalStore) {
     commit(part(&ann, Changeset { messages: vec![shown], ..Changeset::empty(Reason::UserMessage) }));
     let both = [&ann, &bob].map(|thread| part(thread, says("to both")));
     store.commit(Batch { parts: both.to_vec(), ..Batch::of(both[0].clone()) }).unwrap();
-    let (account, reservation) = (ann.clone(), ReservationId::new("turn-1").unwrap());
+    let account = ann.clone();
+    let reservation = ReservationId::new("turn-1").unwrap();
     let money = |nanos| Money::from_nanos(nanos).unwrap();
     let postings = vec![
         Posting::Open { account: account.clone(), parent: None, max: Some(money(1_000_000_000)) },

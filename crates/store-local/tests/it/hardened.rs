@@ -203,7 +203,8 @@ fn of_several_who_rename_at_once_the_manifest_shows_the_last() {
 #[test]
 fn a_lease_less_writer_without_the_right_moves_nothing_aside() {
     let home = Home::new();
-    let (ours, theirs) = (home.open(), home.open());
+    let ours = home.open();
+    let theirs = home.open();
     let thread = thread_with(&ours, "scribe-0123456789ab", &["one"]);
     let lease = selvedge_store::Leases::acquire(&theirs, &thread, Default::default()).unwrap();
     let path = home.transcript(&thread);

@@ -224,7 +224,8 @@ fn a_backup_has_a_list_and_a_restore_names_what_it_tells_of_and_is_not_there() {
     let restore = |name: &str| {
         let project = folder.path().join(name);
         fs::create_dir(&project).unwrap();
-        let (trust, signer) = (home.trust(), Some(home.signer()));
+        let trust = home.trust();
+        let signer = Some(home.signer());
         LocalStore::restore(&backup, &project, &trust, signer, Arc::new(RealDisk), &mut |_, _| {})
     };
     assert_eq!(restore("whole").unwrap().differs, []);

@@ -11,7 +11,8 @@ fn change(home: &Home, sql: &str) {
 }
 
 fn post(store: &impl Inbox, thread: &ThreadId, id: &str, request: Request) {
-    let (id, at) = (RequestId::new(id).unwrap(), Timestamp::from_micros(7));
+    let id = RequestId::new(id).unwrap();
+    let at = Timestamp::from_micros(7);
     store.post(Posted { thread: thread.clone(), id, at, request }).unwrap();
 }
 
@@ -20,7 +21,8 @@ fn post(store: &impl Inbox, thread: &ThreadId, id: &str, request: Request) {
 fn a_request_that_was_planted_altered_or_moved_is_not_sealed() {
     let home = Home::new();
     let store = home.open();
-    let (one, two) = (thread_with(&store, "one", &["hi"]), thread_with(&store, "two", &["hi"]));
+    let one = thread_with(&store, "one", &["hi"]);
+    let two = thread_with(&store, "two", &["hi"]);
     let seals = |thread: &ThreadId| -> Vec<bool> {
         store.pending(thread).unwrap().into_iter().map(|waiting| waiting.is_sealed).collect()
     };

@@ -95,7 +95,8 @@ fn a_process_killed_while_appending_loses_nothing_it_acknowledged() {
 #[test]
 fn a_process_killed_while_committing_to_two_threads_leaves_both_or_neither() {
     let home = Home::new();
-    let (one, two) = (id("one-0123456789ab"), id("two-0123456789ab"));
+    let one = id("one-0123456789ab");
+    let two = id("two-0123456789ab");
     let store = home.open();
     store.commit(birth(&one)).unwrap();
     store.commit(birth(&two)).unwrap();

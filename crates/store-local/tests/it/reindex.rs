@@ -123,7 +123,8 @@ fn busy() -> (Home, Vec<ThreadId>) {
 }
 
 pub(crate) fn request(thread: &ThreadId) -> Posted {
-    let (id, at) = (RequestId::new("n1").unwrap(), selvedge_model::Timestamp::from_micros(7));
+    let id = RequestId::new("n1").unwrap();
+    let at = selvedge_model::Timestamp::from_micros(7);
     Posted { thread: thread.clone(), id, at, request: Request::Rename { title: "new".to_owned() } }
 }
 

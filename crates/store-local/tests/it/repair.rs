@@ -474,7 +474,8 @@ fn a_log_that_the_database_does_not_know_is_read_into_it() {
 fn nobody_repairs_a_thread_that_somebody_holds() {
     let sample = Sample::new();
     sample.put(&[&sample.bytes[..], b"garbage"].concat());
-    let (ours, theirs) = (sample.home.open(), sample.home.open());
+    let ours = sample.home.open();
+    let theirs = sample.home.open();
     let lease = theirs.acquire(&sample.thread, Acquire::default()).unwrap();
     let refused = ours.repair(&sample.thread, MEND).unwrap_err();
     assert!(matches!(&refused, Error::LeaseHeld { holder, .. } if holder == theirs.owner()), "{refused}");

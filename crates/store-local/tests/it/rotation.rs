@@ -55,7 +55,8 @@ fn a_successor_goes_on_and_the_log_says_where_it_took_over() {
     let home = Home::new();
     let keys = Keys::of(&home, 2);
     let store = home.open();
-    let (busy, idle) = (thread_with(&store, "busy", &["one"]), thread_with(&store, "idle", &["one"]));
+    let busy = thread_with(&store, "busy", &["one"]);
+    let idle = thread_with(&store, "idle", &["one"]);
     store.close().unwrap();
 
     let store = keys.open(&home, 1);
@@ -93,7 +94,8 @@ fn who_still_holds_the_old_key_is_told_so_and_never_signs_behind_the_new_one() {
     let home = Home::new();
     let keys = Keys::of(&home, 1);
     let old = home.open();
-    let (taken, free) = (thread_with(&old, "taken", &["one"]), thread_with(&old, "free", &["one"]));
+    let taken = thread_with(&old, "taken", &["one"]);
+    let free = thread_with(&old, "free", &["one"]);
     let new = keys.open(&home, 1);
     say(&new, &taken, "two").unwrap();
     // The old process does not even know the new key; it hears that it is another one, not that something is damaged.

@@ -73,7 +73,8 @@ fn no_tombstone_is_signed_at_a_head_that_is_older_than_the_log() {
 }
 
 fn rename(thread: &ThreadId, name: &str) -> Posted {
-    let (id, at) = (RequestId::new(name).unwrap(), Timestamp::from_micros(7));
+    let id = RequestId::new(name).unwrap();
+    let at = Timestamp::from_micros(7);
     Posted { thread: thread.clone(), id, at, request: Request::Rename { title: name.to_owned() } }
 }
 
@@ -148,7 +149,8 @@ fn a_request_that_is_consumed_while_the_inbox_is_read_is_not_called_removed() {
 fn an_account_that_is_older_than_what_a_deleted_thread_posted_is_refused() {
     let home = Home::new();
     let store = home.open();
-    let (parent, child) = (id("parent-0123456789ab"), id("child-0123456789ab"));
+    let parent = id("parent-0123456789ab");
+    let child = id("child-0123456789ab");
     for thread in [&parent, &child] {
         store.commit(birth(thread)).unwrap();
     }
@@ -299,7 +301,8 @@ fn an_account_that_is_put_back_while_the_childs_rows_are_removed_is_refused() {
     for anchor in [false, true] {
         let home = Home::new();
         let store = home.open();
-        let (parent, child) = (id("parent-0123456789ab"), id("child-0123456789ab"));
+        let parent = id("parent-0123456789ab");
+        let child = id("child-0123456789ab");
         store.commit(birth(&parent)).unwrap();
         let money = |nanos| Money::from_nanos(nanos).unwrap();
         let post = |store: &LocalStore, thread: &ThreadId, posting| {

@@ -31,7 +31,9 @@ fn rebuild(kept: &Kept) -> Result<Reindexed> {
 }
 
 fn assert_whole(kept: &Kept, store: &LocalStore) {
-    let (ann, bob, gone) = (id("ann-0123456789ab"), id("bob-ba9876543210"), id("gone-00000000000f"));
+    let ann = id("ann-0123456789ab");
+    let bob = id("bob-ba9876543210");
+    let gone = id("gone-00000000000f");
     let trust = Trust::of(&[Signer::from_pem(&kept.pem).unwrap().public()]);
     for thread in [&ann, &bob] {
         let verdict = store.verify(thread, &mut |_| {}).unwrap();

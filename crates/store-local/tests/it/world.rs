@@ -339,7 +339,8 @@ fn foreign_files_in_the_folders_are_left_alone() {
 #[test]
 fn a_lease_held_by_another_process_is_waited_for_boundedly_and_named() {
     let home = Home::new();
-    let (ours, theirs) = (home.open(), home.open());
+    let ours = home.open();
+    let theirs = home.open();
     let thread = thread_with(&ours, "scribe-0123456789ab", &["one"]);
     let lease = theirs.acquire(&thread, Acquire::default()).unwrap();
     let refused = append(&ours, &thread, "two").unwrap_err();
@@ -358,7 +359,8 @@ fn a_database_that_is_corrupt_or_missing_is_never_a_fresh_start() {
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
     store.close().unwrap();
     let database = home.threads().join("registry.db");
-    let (whole, log) = (fs::read(&database).unwrap(), fs::read(home.transcript(&thread)).unwrap());
+    let whole = fs::read(&database).unwrap();
+    let log = fs::read(home.transcript(&thread)).unwrap();
     let damages: [(&str, Option<Vec<u8>>); 4] = [
         ("missing", None),
         ("empty", Some(Vec::new())),
@@ -492,7 +494,8 @@ fn a_database_that_other_users_can_write_is_refused_with_what_to_do() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         for access in [Access::ReadWrite, Access::ReadOnly] {
             let refused = refusal(LocalStore::open(home.options(access)));
-            let (said, hint) = (refused.to_string(), refused.hint().unwrap_or_default());
+            let said = refused.to_string();
+            let hint = refused.hint().unwrap_or_default();
             assert!(said.contains(name) && said.contains(&format!("{mode:04o}")), "{said}");
             assert!(hint.contains("chmod go-w") && hint.contains(&path.display().to_string()), "{hint}");
         }

@@ -179,7 +179,8 @@ impl<'a> Arriving<'a> {
         let born = line::decode(first.strip_suffix(b"\n").unwrap_or(&first));
         let thread = born.map_err(|error| refused(format!("its log can't be read: {error}")))?.thread_id;
         let mut signers: Vec<(Digest, u64)> = Vec::new();
-        let (mut named, mut mates) = (NamedBlobs::default(), BTreeMap::<ThreadId, u64>::new());
+        let mut named = NamedBlobs::default();
+        let mut mates = BTreeMap::<ThreadId, u64>::new();
         let mut lost = Vec::new();
         let scanner = Scanner::new(&thread, self.trust, Signatures::Every).watching(self.watched);
         let whole = Cursor::new(first).chain(reader.by_ref());
@@ -210,7 +211,8 @@ impl<'a> Arriving<'a> {
     /// What the log says, once all of the archive was read.
     pub(super) fn take_log(&mut self) -> Result<Log> {
         let log = self.log.take().ok_or_else(|| refused("it has no log"))?;
-        let (folder, expected) = (self.folder.as_deref().unwrap_or_default(), log.thread.folder());
+        let folder = self.folder.as_deref().unwrap_or_default();
+        let expected = log.thread.folder();
         let is_log_id = || log.examined.log_id.is_some_and(|log_id| log_id.as_str() == folder);
         // The folder of a very long id does not fit into an archive; the log's own name always does.
         if folder == expected || (expected.len() > FOLDER_MAX && is_log_id()) {

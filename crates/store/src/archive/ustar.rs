@@ -107,7 +107,9 @@ pub(crate) fn read_header(archive: &mut dyn Read) -> io::Result<Option<Header>> 
 
 /// How many bytes follow the end of an archive, from the first that is not zero on; zeros may fill its last block.
 pub(crate) fn trailing_bytes(archive: &mut dyn Read) -> io::Result<u64> {
-    let (mut buffer, mut zeros, mut trailing) = ([0; 8 * BLOCK], 0, 0);
+    let mut buffer = [0; 8 * BLOCK];
+    let mut zeros = 0;
+    let mut trailing = 0;
     loop {
         let read = match archive.read(&mut buffer) {
             Ok(0) => return Ok(trailing),

@@ -13,7 +13,8 @@ use crate::error::Error;
 
 /// A parent that holds 60 of 100 for a child, and the child.
 fn family(store: &impl Store) -> (ThreadId, ThreadId) {
-    let (parent, child) = (create(store, "parent"), create(store, "child"));
+    let parent = create(store, "parent");
+    let child = create(store, "child");
     let hold = Posting::Reserve {
         account: parent.clone(),
         reservation: id("for-child"),
@@ -162,7 +163,8 @@ pub fn sixty_four_reserve_at_once_and_none_beyond_the_ceiling<H: Harness>(harnes
     commit(&stores[0], Batch::of(posts(&account_id, [open(&account_id, Some(100))])));
     let threads: Vec<_> = (0..64).map(|worker| create(&stores[0], &format!("worker-{worker}"))).collect();
     let granted: Vec<i64> = at_once(64, |worker| {
-        let (store, thread) = (&stores[worker % 2], &threads[worker]);
+        let store = &stores[worker % 2];
+        let thread = &threads[worker];
         let amount = i64::try_from(worker % 3).unwrap() + 1;
         let mut granted = 0;
         for attempt in 0..2 {

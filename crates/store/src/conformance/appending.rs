@@ -70,7 +70,8 @@ pub fn a_changeset_is_read_back_as_it_was_handed_in<H: Harness>(harness: &H) {
 
 /// What one process commits, another reads and goes on from.
 pub fn handles_take_turns_on_one_thread<H: Harness>(harness: &H) {
-    let (one, two) = (harness.open(), harness.open());
+    let one = harness.open();
+    let two = harness.open();
     let thread = create(&one, "shared");
     for round in 0..4 {
         assert_eq!(append(&one, &thread, says("one")), 2 * round + 1);
@@ -124,7 +125,8 @@ pub fn a_changeset_that_contradicts_itself_is_refused<H: Harness>(harness: &H) {
 
 /// Threads do not slow each other down into one another's logs.
 pub fn threads_grow_side_by_side<H: Harness>(harness: &H) {
-    let (one, two) = (harness.open(), harness.open());
+    let one = harness.open();
+    let two = harness.open();
     let threads: Vec<_> = (0..4).map(|number| create(&one, &format!("side-{number}"))).collect();
     at_once(4, |worker| {
         let store = if worker % 2 == 0 { &one } else { &two };

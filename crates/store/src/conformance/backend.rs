@@ -47,7 +47,8 @@ where
     let thread = with_three::<H>(&writer, "judged");
     let other = harness.open();
     let store: &dyn Backend = &other;
-    let (head, mut versions) = (store.head(&thread).unwrap(), Vec::new());
+    let head = store.head(&thread).unwrap();
+    let mut versions = Vec::new();
     let verdict = store.verify(&thread, &mut |entry| versions.push(entry.head.version)).unwrap();
     assert_eq!(verdict.judgement.finding, Finding::Sound);
     assert_eq!((verdict.lines, verdict.bytes, verdict.head.as_ref()), (head.lines, head.bytes, Some(&head)));
@@ -182,7 +183,8 @@ where
     H::Store: Backend,
 {
     let opened = harness.open();
-    let (one, two) = (with_three::<H>(&opened, "one"), with_three::<H>(&opened, "two"));
+    let one = with_three::<H>(&opened, "one");
+    let two = with_three::<H>(&opened, "two");
     let store: &dyn Backend = &opened;
     let noted = store.heads().unwrap();
     assert!(noted.left_out.is_empty(), "{:?}", noted.left_out);

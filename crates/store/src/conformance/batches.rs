@@ -13,7 +13,8 @@ use crate::contract::{Commit, Feed, Logs, Registry, Store};
 use crate::error::Error;
 
 fn two_threads(store: &impl Store) -> (ThreadId, ThreadId) {
-    let (one, two) = (create(store, "one"), create(store, "two"));
+    let one = create(store, "one");
+    let two = create(store, "two");
     append(store, &two, patches([set("n", json!(1))]));
     (one, two)
 }
@@ -112,8 +113,10 @@ pub fn an_empty_batch_and_a_thread_twice_are_refused<H: Harness>(harness: &H) {
 
 /// Nobody ever sees half a batch.
 pub fn nobody_sees_half_a_batch<H: Harness>(harness: &H) {
-    let (writer, reader) = (harness.open(), harness.open());
-    let (one, two) = (create(&writer, "one"), create(&writer, "two"));
+    let writer = harness.open();
+    let reader = harness.open();
+    let one = create(&writer, "one");
+    let two = create(&writer, "two");
     let done = AtomicBool::new(false);
     at_once(2, |worker| {
         if worker == 0 {
@@ -124,13 +127,18 @@ pub fn nobody_sees_half_a_batch<H: Harness>(harness: &H) {
             done.store(true, Ordering::SeqCst);
             return;
         }
-        let (head, lines) = (|thread| reader.head(thread).unwrap().version, |thread| lines_of(&reader, thread).len());
+        let head = |thread| reader.head(thread).unwrap().version;
+        let lines = |thread| lines_of(&reader, thread).len();
         let began = Instant::now();
         while !done.load(Ordering::SeqCst) && began.elapsed() < PATIENCE {
             // Both grow together, so whatever is looked at later is never behind.
-            let (first, second, third) = (head(&one), head(&two), head(&one));
+            let first = head(&one);
+            let second = head(&two);
+            let third = head(&one);
             assert!(first <= second && second <= third, "versions {first}, {second}, {third}");
-            let (first, second, third) = (lines(&one), lines(&two), lines(&one));
+            let first = lines(&one);
+            let second = lines(&two);
+            let third = lines(&one);
             assert!(first <= second && second <= third, "{first}, {second}, {third} lines");
         }
     });

@@ -73,7 +73,8 @@ pub fn a_second_birth_is_refused<H: Harness>(harness: &H) {
 
 /// Whoever asks for a new thread hears that the id is taken, and not that waiting would help.
 pub fn a_second_birth_is_refused_as_such_while_somebody_holds_the_thread<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "held");
     let _lease = other.acquire(&thread, Acquire::default()).unwrap();
     let again = Batch::of(birth(&thread, new_thread()));

@@ -10,7 +10,8 @@ use crate::error::Error;
 
 /// Bytes are read back as they were put, by every handle and after their writer's death.
 pub fn a_blob_is_read_back<H: Harness>(harness: &H) {
-    let (writer, store) = (harness.open(), harness.open());
+    let writer = harness.open();
+    let store = harness.open();
     let thread = create(&writer, "blobs");
     let all_bytes: Vec<u8> = (0..=255).collect();
     let contents = [vec![], vec![0], b"line\nline\r\n".to_vec(), all_bytes, vec![7; 3 * 1024 * 1024]];
@@ -50,7 +51,8 @@ pub fn a_blob_may_come_before_its_thread<H: Harness>(harness: &H) {
 /// A blob is its thread's and can't be read from another.
 pub fn a_blob_is_not_read_from_another_thread<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     let name = store.put_blob(&one, b"secret").unwrap();
     store.put_blob(&two, b"secret").unwrap();
     assert_refused!(store.blob(&two, &name), Error::NoBlob { .. }, "another thread's blob");
@@ -63,7 +65,8 @@ pub fn a_blob_is_not_read_from_another_thread<H: Harness>(harness: &H) {
 pub fn the_same_bytes_have_two_names<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "blobs");
-    let (one, two) = (store.put_blob(&thread, b"same").unwrap(), store.put_blob(&thread, b"same").unwrap());
+    let one = store.put_blob(&thread, b"same").unwrap();
+    let two = store.put_blob(&thread, b"same").unwrap();
     assert_ne!(one, two);
     assert_eq!(store.blob(&thread, &one).unwrap(), store.blob(&thread, &two).unwrap());
 }
@@ -72,7 +75,8 @@ pub fn the_same_bytes_have_two_names<H: Harness>(harness: &H) {
 pub fn a_blob_makes_no_version<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "blobs");
-    let (head, position) = (store.head(&thread).unwrap(), store.position().unwrap());
+    let head = store.head(&thread).unwrap();
+    let position = store.position().unwrap();
     store.put_blob(&thread, b"beside").unwrap();
     assert_eq!((store.head(&thread).unwrap(), store.position().unwrap()), (head, position));
     assert_eq!(append(&store, &thread, empty()), 1);
@@ -83,7 +87,8 @@ pub fn a_blob_makes_no_version<H: Harness>(harness: &H) {
 pub fn an_erased_blob_is_gone_and_the_log_says_so<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "blobs");
-    let (secret, other) = (store.put_blob(&thread, b"secret").unwrap(), store.put_blob(&thread, b"other").unwrap());
+    let secret = store.put_blob(&thread, b"secret").unwrap();
+    let other = store.put_blob(&thread, b"other").unwrap();
     let erased = BlobErased { blob: secret, reason: "asked to".to_owned() };
     assert_eq!(append(&store, &thread, Changeset::of_event(Event::BlobErased(erased))), 1);
     assert_refused!(store.blob(&thread, &secret), Error::Erased { reason, .. } if reason == "asked to", "erased");

@@ -33,7 +33,8 @@ pub(super) fn hands_off(store: &impl Store, from: &ThreadId, to: &ThreadId) -> B
 fn chain_of(store: &impl Store, names: &[&str]) -> Vec<ThreadId> {
     let mut threads = vec![create(store, names[0])];
     for name in &names[1..] {
-        let (from, to) = (threads[threads.len() - 1].clone(), id(name));
+        let from = threads[threads.len() - 1].clone();
+        let to = id(name);
         append(store, &from, starts("run-1"));
         commit(store, hands_off(store, &from, &to));
         threads.push(to);
@@ -50,7 +51,8 @@ pub fn a_handoff_is_one_batch<H: Harness>(harness: &H) {
     let store = harness.open();
     let threads = chain_of(&store, &["old", "new"]);
     let [old, new] = &threads[..] else { unreachable!() };
-    let (before, after) = (store.get(old).unwrap(), store.get(new).unwrap());
+    let before = store.get(old).unwrap();
+    let after = store.get(new).unwrap();
     assert_eq!((before.manifest.status, before.version), (Status::Continued, 2));
     assert_eq!(before.manifest.continuation_thread_id.as_ref(), Some(new));
     assert_eq!((after.manifest.status, after.version), (Status::Created, 0));
@@ -73,7 +75,8 @@ pub fn a_handoff_is_one_batch<H: Harness>(harness: &H) {
 /// A handoff that is refused leaves the old thread running and no new one.
 pub fn a_refused_handoff_leaves_both<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (old, taken) = (create(&store, "old"), create(&store, "taken"));
+    let old = create(&store, "old");
+    let taken = create(&store, "taken");
     append(&store, &old, starts("run-1"));
     leaves_no_trace(&store, &[&old, &taken], || {
         let answer = store.commit(hands_off(&store, &old, &taken));
@@ -88,7 +91,8 @@ pub fn a_refused_handoff_leaves_both<H: Harness>(harness: &H) {
 
 /// A chain is the same from each of its threads, root first.
 pub fn a_chain_is_the_same_from_each_member<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let threads = chain_of(&store, &["m", "z", "a", "k", "b"]);
     let alone = create(&store, "alone");
     for member in &threads {
@@ -111,7 +115,10 @@ pub fn a_circle_of_links_ends<H: Harness>(harness: &H) {
         append(&store, &thread, finishes("run-1", "natural"));
         thread
     };
-    let (own, one, two, three) = (settled("own"), settled("one"), settled("two"), settled("three"));
+    let own = settled("own");
+    let one = settled("one");
+    let two = settled("two");
+    let three = settled("three");
     for (from, to) in [(&own, &own), (&one, &two), (&two, &three), (&three, &one)] {
         append(&store, from, tells(Event::ThreadHandoff(handoff(to))));
     }
@@ -142,7 +149,8 @@ pub fn a_missing_link_ends_the_chain<H: Harness>(harness: &H) {
 
 /// The children of a thread are those it started, oldest first, and not their children.
 pub fn children_come_oldest_first<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let parent = create(&store, "parent");
     let child_of = |name: &str, parent: &ThreadId| {
         create_as(&store, name, NewThread { parent_id: Some(parent.clone()), ..new_thread() })

@@ -32,7 +32,8 @@ pub fn a_conflict_names_both_versions<H: Harness>(harness: &H) {
 /// Nothing of the loser is visible: no byte, message, state, run, note, posting, key or place in the feed.
 pub fn nothing_of_the_loser_is_visible<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, other) = (create(&store, "won"), create(&store, "other"));
+    let thread = create(&store, "won");
+    let other = create(&store, "other");
     append(&store, &thread, patches([set("n", json!(1))]));
     store.post(request(&thread, "asked", "cancel")).unwrap();
     let lost = Changeset { snapshot: Some(json!({"n": 100})), ..says_as("m1", "lost") };
@@ -62,7 +63,8 @@ pub fn racing_writers_win_each_version_once<H: Harness>(harness: &H) {
     let thread = create(&stores[0], "raced");
     let won = at_once(4, |worker| {
         let store = &stores[worker % 2];
-        let (mut won, began) = (Vec::new(), Instant::now());
+        let mut won = Vec::new();
+        let began = Instant::now();
         while won.len() < 8 {
             assert!(began.elapsed() < PATIENCE, "worker {worker} wins nothing more after {won:?}");
             let version = store.head(&thread).unwrap().version;

@@ -13,12 +13,14 @@ use crate::error::{Error, Result};
 
 /// A deleted thread is gone for every reader, and its tombstone says what it was.
 pub fn a_deleted_thread_leaves_a_tombstone<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "gone");
     append(&store, &thread, says("soon gone"));
     let blob = store.put_blob(&thread, b"gone too").unwrap();
     store.post(request(&thread, "n1", "send")).unwrap();
-    let (summary, head) = (store.get(&thread).unwrap(), store.head(&thread).unwrap());
+    let summary = store.get(&thread).unwrap();
+    let head = store.head(&thread).unwrap();
     assert_eq!(store.tombstone(&thread).unwrap(), None, "the living have none");
     let tombstone = store.delete(&thread).unwrap();
     assert_eq!((&tombstone.manifest, &tombstone.head), (&summary.manifest, &head));
@@ -83,7 +85,8 @@ pub fn a_thread_that_holds_money_is_not_deleted<H: Harness>(harness: &H) {
 
 /// A thread that another holds is not deleted; once the holder is dead it is.
 pub fn a_held_thread_is_not_deleted<H: Harness>(harness: &H) {
-    let (holder, store) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let store = harness.open();
     let thread = create(&holder, "held");
     let lease = holder.acquire(&thread, Acquire::default()).unwrap();
     leaves_no_trace(&store, &[&thread], || {
@@ -98,7 +101,8 @@ pub fn a_held_thread_is_not_deleted<H: Harness>(harness: &H) {
 
 /// An id is never used again.
 pub fn an_id_is_never_used_again<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "once");
     store.delete(&thread).unwrap();
     for handle in [&store, &other, &harness.open()] {
@@ -110,8 +114,10 @@ pub fn an_id_is_never_used_again<H: Harness>(harness: &H) {
 
 /// A writer that comes late brings nothing back, nor does a batch of which it is part.
 pub fn a_late_writer_brings_nothing_back<H: Harness>(harness: &H) {
-    let (store, late) = (harness.open(), harness.open());
-    let (thread, mate) = (create(&store, "gone"), create(&store, "mate"));
+    let store = harness.open();
+    let late = harness.open();
+    let thread = create(&store, "gone");
+    let mate = create(&store, "mate");
     let lease = late.acquire(&thread, Acquire::default()).unwrap();
     commit(&late, Batch::of(part(&thread, patches([set("n", json!(1))])).under(lease.epoch)));
     late.release(&lease).unwrap();
@@ -184,7 +190,8 @@ pub fn of_two_deletions_at_once_one_counts<H: Harness>(harness: &H) {
 
 /// Of a deletion and an append at once, either the append is in the tombstone or it is refused.
 pub fn a_deletion_and_an_append_at_once_agree<H: Harness>(harness: &H) {
-    let (store, writer) = (harness.open(), harness.open());
+    let store = harness.open();
+    let writer = harness.open();
     for round in 0..20 {
         let thread = create(&store, &format!("crossed-{round}"));
         let answers = at_once(2, |worker| match worker {

@@ -16,9 +16,11 @@ fn heard(store: &impl Feed, position: u64) -> Vec<Commitment> {
 
 /// Each changeset has a place of its own, later ones a greater one, and all handles see the same.
 pub fn positions_strictly_rise<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let start = store.position().unwrap();
-    let (one, two) = (create(&store, "one"), create(&other, "two"));
+    let one = create(&store, "one");
+    let two = create(&other, "two");
     append(&store, &one, empty());
     commit(&other, batch([part(&two, says("b")), part(&one, says("a"))]));
     append(&store, &two, empty());
@@ -27,7 +29,8 @@ pub fn positions_strictly_rise<H: Harness>(harness: &H) {
     let told_of: Vec<_> = told.iter().map(|commitment| (commitment.thread.clone(), commitment.version)).collect();
     let mut expected: Vec<(ThreadId, u64)> = vec![(one.clone(), 0), (two.clone(), 0), (one.clone(), 1)];
     // The parts of one batch come together; which of them first is the backend's business.
-    let (in_batch, rest) = (sorted(told_of[3..5].to_vec()), (two.clone(), 2));
+    let in_batch = sorted(told_of[3..5].to_vec());
+    let rest = (two.clone(), 2);
     assert_eq!(in_batch, [(one, 2), (two, 1)]);
     expected.extend(told_of[3..5].to_vec());
     expected.push(rest);
@@ -47,7 +50,8 @@ pub fn the_feed_comes_page_by_page<H: Harness>(harness: &H) {
     let all = heard(&store, start);
     assert_eq!(all.len(), 10);
     for limit in [1, 3, 10, 11] {
-        let (mut paged, mut position) = (Vec::new(), start);
+        let mut paged = Vec::new();
+        let mut position = start;
         loop {
             let page = store.after(position, limit).unwrap();
             assert!(page.len() <= limit);
@@ -68,9 +72,11 @@ pub fn the_feed_comes_page_by_page<H: Harness>(harness: &H) {
 /// A commit names its lines: they join to those of the commit before without a gap, and reading them gives its changeset, from its first
 /// event to its checkpoint. Commits to other threads in between change nothing, and a follower may begin anywhere.
 pub fn a_commit_names_its_lines<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let start = store.position().unwrap();
-    let (one, two) = (create(&store, "lines-one"), create(&store, "lines-two"));
+    let one = create(&store, "lines-one");
+    let two = create(&store, "lines-two");
     let long = Changeset { messages: (0..150).map(|_| Message::text(Role::User, "more")).collect(), ..says("first") };
     // Alone for longer than any store may take together, then in turns, then in one batch.
     for number in 0..70 {
@@ -123,7 +129,8 @@ pub fn the_feed_tells_only_of_commits<H: Harness>(harness: &H) {
 /// Deleting a thread takes no place back that a follower may have reached.
 pub fn positions_are_never_given_twice<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (gone, thread) = (create(&store, "gone"), create(&store, "kept"));
+    let gone = create(&store, "gone");
+    let thread = create(&store, "kept");
     append(&store, &gone, empty());
     let position = store.position().unwrap();
     store.delete(&gone).unwrap();
@@ -135,7 +142,8 @@ pub fn positions_are_never_given_twice<H: Harness>(harness: &H) {
 
 /// Waiting for what is there already ends at once.
 pub fn a_commit_before_the_wait_ends_it_at_once<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "early");
     let position = store.position().unwrap();
     append(&store, &thread, empty());
@@ -160,7 +168,8 @@ pub fn waiting_in_vain_ends_in_time<H: Harness>(harness: &H) {
 
 /// Whoever waits is woken by a commit, of this process or another.
 pub fn a_commit_wakes_whoever_waits<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "waking");
     for writer in [&store, &other] {
         let position = store.position().unwrap();
@@ -188,7 +197,8 @@ pub fn a_follower_misses_nothing_of_its_own_process<H: Harness>(harness: &H) {
 
 /// A follower hears of every commit of a writer in another process.
 pub fn a_follower_misses_nothing_of_another_process<H: Harness>(harness: &H) {
-    let (writer, follower) = (harness.open(), harness.open());
+    let writer = harness.open();
+    let follower = harness.open();
     follows(&writer, &follower);
 }
 
@@ -223,7 +233,8 @@ fn follows<S: Store>(writer: &S, follower: &S) {
 
 /// Followers that begin in the middle of many writers see each thread's versions without a gap.
 pub fn a_follower_of_many_writers_sees_no_gap<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let threads: Vec<_> = (0..3).map(|number| create(&store, &format!("busy-{number}"))).collect();
     let start = store.position().unwrap();
     let told = at_once(4, |worker| {
@@ -233,7 +244,8 @@ pub fn a_follower_of_many_writers_sees_no_gap<H: Harness>(harness: &H) {
             }
             return Vec::new();
         }
-        let (mut told, mut position) = (Vec::new(), start);
+        let mut told = Vec::new();
+        let mut position = start;
         while told.len() < 45 {
             store.wait(position, PATIENCE).unwrap();
             let page = heard(&store, position);

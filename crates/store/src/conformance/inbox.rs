@@ -36,7 +36,8 @@ fn consuming(thread: &ThreadId, name: &str) -> Batch {
 
 /// A posted request waits for its thread, seen by everybody, until it is answered; its sender may die.
 pub fn a_posted_request_waits<H: Harness>(harness: &H) {
-    let (sender, store) = (harness.open(), harness.open());
+    let sender = harness.open();
+    let store = harness.open();
     let thread = create(&sender, "asked");
     assert_eq!(waiting(&store, &thread), []);
     let sent = request(&thread, "n1", "send");
@@ -49,7 +50,8 @@ pub fn a_posted_request_waits<H: Harness>(harness: &H) {
 
 /// A request posted twice is one request.
 pub fn a_request_posted_twice_is_one<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "asked");
     for handle in [&store, &other, &store] {
         handle.post(request(&thread, "n1", "send")).unwrap();
@@ -92,7 +94,8 @@ pub fn a_batch_cannot_post_two_requests_under_one_id<H: Harness>(harness: &H) {
 /// A key is its thread's: the same one to two threads is two requests.
 pub fn the_same_id_to_two_threads_is_two_requests<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     store.post(request(&one, "n1", "send")).unwrap();
     store.post(request(&two, "n1", "cancel")).unwrap();
     commit(&store, consuming(&one, "n1"));
@@ -101,8 +104,10 @@ pub fn the_same_id_to_two_threads_is_two_requests<H: Harness>(harness: &H) {
 
 /// Requests wait in the order they came, whoever posted them and however they are named.
 pub fn requests_wait_in_the_order_they_came<H: Harness>(harness: &H) {
-    let (one, two) = (harness.open(), harness.open());
-    let (thread, other) = (create(&one, "asked"), create(&one, "other"));
+    let one = harness.open();
+    let two = harness.open();
+    let thread = create(&one, "asked");
+    let other = create(&one, "other");
     let names = ["z", "a", "m", "10", "9", "b"];
     for (number, name) in names.into_iter().enumerate() {
         let handle = if number % 2 == 0 { &one } else { &two };
@@ -123,7 +128,8 @@ pub fn requests_wait_in_the_order_they_came<H: Harness>(harness: &H) {
 
 /// A request is answered by one batch; the second one is refused whole.
 pub fn a_request_is_consumed_once<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "asked");
     store.post(request(&thread, "n1", "send")).unwrap();
     store.post(request(&thread, "n2", "send")).unwrap();
@@ -157,7 +163,9 @@ pub fn of_two_answers_at_once_one_counts<H: Harness>(harness: &H) {
 /// A batch that is refused answers nothing and posts nothing; one that is committed does both.
 pub fn requests_go_with_their_batch<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, parent, child) = (create(&store, "asked"), create(&store, "parent"), id("child"));
+    let thread = create(&store, "asked");
+    let parent = create(&store, "parent");
+    let child = id("child");
     store.post(request(&thread, "n1", "send")).unwrap();
     let answering = |version| Batch {
         consumed: vec![(thread.clone(), id("n1"))],
@@ -195,7 +203,8 @@ pub fn a_request_to_nobody_is_refused<H: Harness>(harness: &H) {
 
 /// Whoever holds a thread can't go while a message waits that only the holder can answer; other requests do not hold it.
 pub fn a_lease_stays_while_a_message_waits<H: Harness>(harness: &H) {
-    let (holder, sender) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let sender = harness.open();
     let thread = create(&holder, "owed");
     let lease = holder.acquire(&thread, AT_ONCE).unwrap();
     for kind in ["cancel", "rename", "send", "send"] {
@@ -221,7 +230,8 @@ pub fn a_lease_stays_while_a_message_waits<H: Harness>(harness: &H) {
 
 /// A message that comes while its holder goes is either answered by the holder or finds the thread free.
 pub fn no_message_falls_between_two_holders<H: Harness>(harness: &H) {
-    let (holder, sender) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let sender = harness.open();
     for round in 0..20 {
         let thread = create(&holder, &format!("between-{round}"));
         let lease = holder.acquire(&thread, AT_ONCE).unwrap();
@@ -244,7 +254,8 @@ pub fn no_message_falls_between_two_holders<H: Harness>(harness: &H) {
 /// A request is consumed only with a verdict on it in its thread's log.
 pub fn a_request_is_not_consumed_without_a_verdict<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, other) = (create(&store, "asked"), create(&store, "other"));
+    let thread = create(&store, "asked");
+    let other = create(&store, "other");
     store.post(request(&thread, "n1", "cancel")).unwrap();
     leaves_no_trace(&store, &[&thread, &other], || {
         let silent = Batch { consumed: vec![(thread.clone(), id("n1"))], ..Batch::of(part(&thread, empty())) };
@@ -257,8 +268,10 @@ pub fn a_request_is_not_consumed_without_a_verdict<H: Harness>(harness: &H) {
 
 /// What was consumed is not left again: its sender is told where the verdict stands. Also one that was never posted.
 pub fn a_request_that_was_consumed_is_not_left_again<H: Harness>(harness: &H) {
-    let (store, sender) = (harness.open(), harness.open());
-    let (thread, other) = (create(&store, "asked"), create(&store, "other"));
+    let store = harness.open();
+    let sender = harness.open();
+    let thread = create(&store, "asked");
+    let other = create(&store, "other");
     store.post(request(&thread, "n1", "send")).unwrap();
     assert_eq!(store.answered(&thread, &id("n1")).unwrap(), None);
     commit(&store, consuming(&thread, "n1"));
@@ -274,8 +287,10 @@ pub fn a_request_that_was_consumed_is_not_left_again<H: Harness>(harness: &H) {
 
 /// What waits for a thread moves to its successor in the batch that continues it; what comes later is left there too.
 pub fn requests_go_along_with_their_chain<H: Harness>(harness: &H) {
-    let (store, sender) = (harness.open(), harness.open());
-    let (old, new) = (create(&store, "old"), id("new"));
+    let store = harness.open();
+    let sender = harness.open();
+    let old = create(&store, "old");
+    let new = id("new");
     append(&store, &old, starts("run-1"));
     for (name, kind) in [("n1", "send"), ("n2", "cancel"), ("n3", "send")] {
         sender.post(request(&old, name, kind)).unwrap();
@@ -301,8 +316,10 @@ pub fn requests_go_along_with_their_chain<H: Harness>(harness: &H) {
 
 /// Posting a request wakes those who follow, and its thread is told of.
 pub fn a_posted_request_is_told_of<H: Harness>(harness: &H) {
-    let (store, sender) = (harness.open(), harness.open());
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let store = harness.open();
+    let sender = harness.open();
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     let before = store.newest().unwrap();
     assert_eq!(store.arrivals(before, 10).unwrap(), []);
     sender.post(request(&two, "n1", "cancel")).unwrap();
@@ -327,7 +344,8 @@ pub fn a_posted_request_is_told_of<H: Harness>(harness: &H) {
 
 /// A thread that is created under a lease is held from its first moment on by the process that creates it.
 pub fn a_thread_can_be_born_held<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = id("held");
     let committed = commit(&store, Batch::of(birth(&thread, new_thread()).under(1)));
     assert_eq!(committed.part_of(&thread).unwrap().head.epoch, 1);

@@ -12,7 +12,8 @@ use crate::prepare::request_hash;
 
 /// The same request under the same key gets the first answer, and nothing is committed again.
 pub fn the_same_request_gets_the_first_answer<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "retried");
     let request = Batch::of(part(&thread, says("once"))).with_key(id("k1"));
     let first = commit(&store, request.clone());
@@ -31,7 +32,8 @@ pub fn the_same_request_gets_the_first_answer<H: Harness>(harness: &H) {
 /// Another request under a known key is refused.
 pub fn another_request_under_the_key_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, other) = (create(&store, "keyed"), create(&store, "other"));
+    let thread = create(&store, "keyed");
+    let other = create(&store, "other");
     commit(&store, Batch::of(part(&thread, says("first"))).with_key(id("k1")));
     let mut posting = part(&thread, says("first"));
     posting.postings = vec![open(&thread, None)];
@@ -52,7 +54,8 @@ pub fn another_request_under_the_key_is_refused<H: Harness>(harness: &H) {
 
 /// A retry may come with another expectation or under another right: it still asks for the same.
 pub fn a_retry_may_expect_something_else<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "relaxed");
     let request = |expect, right| {
         let mut part = part(&thread, says("once"));
@@ -74,7 +77,8 @@ pub fn a_retry_may_expect_something_else<H: Harness>(harness: &H) {
 
 /// What became of a commit can be asked by its key, also by somebody else and after its maker's death.
 pub fn an_outcome_is_found_by_its_key<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "asked");
     assert_eq!(store.outcome(&id("k1")).unwrap(), None);
     let late = Batch::of(part_at(&thread, 9, empty())).with_key(id("k1"));
@@ -90,7 +94,8 @@ pub fn an_outcome_is_found_by_its_key<H: Harness>(harness: &H) {
 /// Key and request stand in every checkpoint of the batch, so that they survive the loss of the index.
 pub fn key_and_request_stand_in_the_checkpoints<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     let request = batch([part(&one, says("a")), posts(&two, [open(&two, None)])]).with_key(id("k1"));
     let hash = request_hash(&request);
     commit(&store, request);
@@ -150,7 +155,8 @@ pub fn retries_at_once_are_committed_once<H: Harness>(harness: &H) {
 /// A retry posts, consumes and counts nothing again.
 pub fn a_retry_repeats_no_side_effect<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, other) = (create(&store, "effects"), create(&store, "other"));
+    let thread = create(&store, "effects");
+    let other = create(&store, "other");
     append(&store, &thread, patches([set("n", json!(0))]));
     store.post(request(&thread, "asked", "send")).unwrap();
     let mut part = posts(&thread, [open(&thread, Some(10)), reserve(&thread, "a", 10)]);
@@ -174,7 +180,8 @@ pub fn a_retry_repeats_no_side_effect<H: Harness>(harness: &H) {
 /// A batch over several threads is answered again as a whole.
 pub fn a_retried_batch_is_answered_as_a_whole<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     append(&store, &two, empty());
     let request = batch([part(&two, says("b")), part(&one, says("a"))]).with_key(id("k1"));
     let first = commit(&store, request.clone());

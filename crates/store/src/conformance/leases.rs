@@ -26,7 +26,8 @@ fn brief(thread: &ThreadId) -> Batch {
 
 /// A lease is acquired, stands, is given back, and then is somebody else's.
 pub fn a_lease_is_acquired_renewed_and_released<H: Harness>(harness: &H) {
-    let (one, two) = (harness.open(), harness.open());
+    let one = harness.open();
+    let two = harness.open();
     let thread = create(&one, "leased");
     let first = one.acquire(&thread, AT_ONCE).unwrap();
     assert_eq!(first.thread, thread);
@@ -43,7 +44,8 @@ pub fn a_lease_is_acquired_renewed_and_released<H: Harness>(harness: &H) {
 
 /// A beat stands until the next one and is seen by others; whoever takes a lease over knows whose beat to look for.
 pub fn a_beat_is_seen_by_others<H: Harness>(harness: &H) {
-    let (old, new) = (harness.open(), harness.open());
+    let old = harness.open();
+    let new = harness.open();
     let thread = create(&old, "alive");
     let first = old.acquire(&thread, AT_ONCE).unwrap();
     assert_eq!(first.owner, *old.owner());
@@ -74,7 +76,8 @@ pub fn a_commit_under_a_lease_carries_its_epoch<H: Harness>(harness: &H) {
 
 /// Whoever was taken over can't write any more, whatever version it expects.
 pub fn a_stale_epoch_cannot_write<H: Harness>(harness: &H) {
-    let (old, new) = (harness.open(), harness.open());
+    let old = harness.open();
+    let new = harness.open();
     let thread = create(&old, "fenced");
     let stale = old.acquire(&thread, AT_ONCE).unwrap();
     commit(&old, under(&stale));
@@ -94,7 +97,8 @@ pub fn a_stale_epoch_cannot_write<H: Harness>(harness: &H) {
 
 /// A lease that was given back is no right to write, also when somebody else has it now.
 pub fn a_released_lease_cannot_write<H: Harness>(harness: &H) {
-    let (one, two) = (harness.open(), harness.open());
+    let one = harness.open();
+    let two = harness.open();
     let thread = create(&one, "returned");
     let lease = one.acquire(&thread, AT_ONCE).unwrap();
     one.release(&lease).unwrap();
@@ -122,7 +126,8 @@ pub fn an_epoch_nobody_was_given_cannot_write<H: Harness>(harness: &H) {
 
 /// Without a lease nobody writes a thread that somebody alive holds; trying again may help.
 pub fn a_brief_commit_is_refused_while_somebody_holds_the_thread<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "busy");
     let lease = holder.acquire(&thread, AT_ONCE).unwrap();
     leaves_no_trace(&other, &[&thread], || {
@@ -139,8 +144,10 @@ pub fn a_brief_commit_is_refused_while_somebody_holds_the_thread<H: Harness>(har
 
 /// A dead holder hinders nobody, and its epoch is over.
 pub fn a_dead_holder_hinders_nobody<H: Harness>(harness: &H) {
-    let (doomed, store) = (harness.open(), harness.open());
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let doomed = harness.open();
+    let store = harness.open();
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     let leases = [doomed.acquire(&one, AT_ONCE).unwrap(), doomed.acquire(&two, AT_ONCE).unwrap()];
     commit(&doomed, under(&leases[0]));
     drop(doomed);
@@ -176,8 +183,11 @@ pub fn epochs_rise_by_force_and_by_death<H: Harness>(harness: &H) {
 
 /// Those who died holding a lease are named, and only they.
 pub fn the_leases_of_the_dead_are_named<H: Harness>(harness: &H) {
-    let (doomed, store) = (harness.open(), harness.open());
-    let (one, two, three) = (create(&store, "one"), create(&store, "two"), create(&store, "three"));
+    let doomed = harness.open();
+    let store = harness.open();
+    let one = create(&store, "one");
+    let two = create(&store, "two");
+    let three = create(&store, "three");
     let left = doomed.acquire(&one, AT_ONCE).unwrap();
     let returned = doomed.acquire(&two, AT_ONCE).unwrap();
     let _alive = store.acquire(&three, AT_ONCE).unwrap();
@@ -193,7 +203,8 @@ pub fn the_leases_of_the_dead_are_named<H: Harness>(harness: &H) {
 
 /// Whoever holds a thread is named to everybody, as long as they live and hold it.
 pub fn whoever_holds_a_thread_is_named_while_they_live<H: Harness>(harness: &H) {
-    let (doomed, store) = (harness.open(), harness.open());
+    let doomed = harness.open();
+    let store = harness.open();
     let thread = create(&store, "named");
     assert_eq!(store.holder(&thread).unwrap(), None, "nobody has taken it");
     let lease = doomed.acquire(&thread, AT_ONCE).unwrap();
@@ -211,9 +222,12 @@ pub fn whoever_holds_a_thread_is_named_while_they_live<H: Harness>(harness: &H) 
 
 /// A batch needs the right to each of its threads.
 pub fn a_batch_needs_every_right<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
-    let (mine, theirs) = (store.acquire(&one, AT_ONCE).unwrap(), other.acquire(&two, AT_ONCE).unwrap());
+    let store = harness.open();
+    let other = harness.open();
+    let one = create(&store, "one");
+    let two = create(&store, "two");
+    let mine = store.acquire(&one, AT_ONCE).unwrap();
+    let theirs = other.acquire(&two, AT_ONCE).unwrap();
     leaves_no_trace(&store, &[&one, &two], || {
         let answer = store.commit(batch([leased(&mine), part(&two, empty())]));
         assert_refused!(answer, Error::LeaseHeld { thread, .. } if thread == two, "a batch over another's thread");
@@ -226,7 +240,9 @@ pub fn a_batch_needs_every_right<H: Harness>(harness: &H) {
 
 /// Whoever was taken over and gives its lease back takes nothing from the new holder.
 pub fn giving_a_stale_lease_back_frees_nothing<H: Harness>(harness: &H) {
-    let (old, new, third) = (harness.open(), harness.open(), harness.open());
+    let old = harness.open();
+    let new = harness.open();
+    let third = harness.open();
     let thread = create(&old, "robbed");
     let stale = old.acquire(&thread, AT_ONCE).unwrap();
     let lease = new.acquire(&thread, BY_FORCE).unwrap();
@@ -238,10 +254,12 @@ pub fn giving_a_stale_lease_back_frees_nothing<H: Harness>(harness: &H) {
 
 /// A lease that is given back while another takes over is the other's afterwards.
 pub fn giving_back_and_taking_over_at_once_leaves_the_new_holder<H: Harness>(harness: &H) {
-    let (old, new) = (harness.open(), harness.open());
+    let old = harness.open();
+    let new = harness.open();
     let thread = create(&old, "crossed");
     // A fast store has a narrow gap to fall into, so it is tried more often.
-    let (mut round, began) = (0, Instant::now());
+    let mut round = 0;
+    let began = Instant::now();
     while round < 20 || began.elapsed() < Duration::from_millis(500) {
         round += 1;
         let given = old.acquire(&thread, AT_ONCE).unwrap();

@@ -61,7 +61,8 @@ fn balance(store: &impl Store, account: &AccountId) -> (i64, i64, i64, u64, u64)
 
 /// An account goes through its life, posting by posting.
 pub fn an_account_goes_through_its_life<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "spender");
     assert_eq!(store.account(&thread).unwrap(), None, "a thread has no account before one is opened");
     let steps = [
@@ -188,7 +189,8 @@ pub fn a_tree_of_accounts_is_parents_first<H: Harness>(harness: &H) {
 /// Postings of one batch build on each other, over all its parts.
 pub fn postings_of_one_batch_build_on_each_other<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     let first = posts(&one, [open(&one, Some(10)), reserve(&one, "a", 6)]);
     let second = posts(&two, [issue(&one, "a"), settle(&one, "a", 4), reserve(&one, "b", 6)]);
     commit(&store, batch([first, second]));
@@ -212,7 +214,8 @@ pub fn an_account_without_a_maximum_has_no_remainder<H: Harness>(harness: &H) {
 /// What the rules of posting do not have is refused and changes nothing.
 pub fn a_posting_against_the_rules_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, closed) = (create(&store, "strict"), create(&store, "closed"));
+    let thread = create(&store, "strict");
+    let closed = create(&store, "closed");
     commit(&store, Batch::of(posts(&closed, [open(&closed, None), close(&closed)])));
     commit(
         &store,

@@ -20,7 +20,8 @@ fn page(store: &impl Registry, filter: &Filter, after: Option<Cursor>, limit: us
 
 /// Everything is listed, the newest first; an append moves nothing.
 pub fn the_newest_comes_first<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     assert_eq!(names(&store, &Filter::default()), [""; 0], "an empty store lists nothing");
     for name in ["m", "z", "a", "k"] {
         create(if name < "n" { &store } else { &other }, name);
@@ -33,7 +34,8 @@ pub fn the_newest_comes_first<H: Harness>(harness: &H) {
 
 /// A thread names the live owner of its lease, and is stalled once an engine's run has none.
 pub fn a_thread_names_its_live_holder<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "held");
     assert_eq!(store.get(&thread).unwrap().holder, None);
     let lease = other.acquire(&thread, Acquire::default()).unwrap();
@@ -64,7 +66,8 @@ pub fn pages_follow_each_other<H: Harness>(harness: &H) {
     let mut expected: Vec<_> = (0..9).map(|number| create(&store, &format!("t{number}")).to_string()).collect();
     expected.reverse();
     for limit in [1, 2, 3, 4, 9, 10] {
-        let (mut found, mut after) = (Vec::new(), None);
+        let mut found = Vec::new();
+        let mut after = None;
         loop {
             let (items, next) = page(&store, &Filter::default(), after, limit);
             assert!(!items.is_empty() && items.len() <= limit, "a page of {limit}: {items:?}");
@@ -79,7 +82,8 @@ pub fn pages_follow_each_other<H: Harness>(harness: &H) {
 
 /// Threads created between two pages neither push old ones onto the next page nor off it.
 pub fn a_cursor_stays_where_it_is<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     for number in 0..6 {
         create(&store, &format!("old{number}"));
     }

@@ -26,7 +26,8 @@ fn say_all(messages: impl IntoIterator<Item = Message>) -> Changeset {
 
 /// A message that is sent again is stored once, and its changeset is a version all the same.
 pub fn a_resubmitted_message_is_stored_once<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "repeated");
     for (version, handle) in [(1, &store), (2, &store), (3, &other)] {
         assert_eq!(append(handle, &thread, says_as("m1", "hello")), version, "each append is a version");
@@ -79,7 +80,8 @@ pub fn a_message_without_an_id_always_appends<H: Harness>(harness: &H) {
 /// An id is unique within its thread and says nothing of other threads.
 pub fn the_same_id_in_two_threads_is_two_messages<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     append(&store, &one, says_as("m1", "to one"));
     append(&store, &two, says_as("m1", "to two"));
     commit(&store, batch([part(&one, says_as("m2", "both, one")), part(&two, says_as("m2", "both, two"))]));

@@ -96,7 +96,8 @@ pub fn lines_are_read_page_by_page<H: Harness>(harness: &H) {
 
 /// Folding changeset by changeset comes to what loading gives.
 pub fn loading_equals_folding_in_pieces<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let (thread, looked) = eventful(&store, &trust, "folded");
     let mut folded: Option<Thread> = None;
     let mut steps = Vec::new();
@@ -116,7 +117,8 @@ pub fn loading_equals_folding_in_pieces<H: Harness>(harness: &H) {
 
 /// A thread can be loaded as it was at any version, and at none that it has not had.
 pub fn a_thread_loads_as_it_was_at_each_version<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let (thread, looked) = eventful(&store, &trust, "remembered");
     for (version, then) in looked.iter().enumerate() {
         let found = load(&store, &thread, &trust, Some(version as u64)).unwrap();
@@ -132,7 +134,8 @@ pub fn a_thread_loads_as_it_was_at_each_version<H: Harness>(harness: &H) {
 
 /// What the registry shows is what the log tells, after every commit.
 pub fn the_registry_shows_what_the_log_tells<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let (thread, looked) = eventful(&store, &trust, "shown");
     let shown = store.get(&thread).unwrap();
     let told = &looked[looked.len() - 1];
@@ -158,7 +161,9 @@ pub fn an_open_transcript_ends_at_its_head<H: Harness>(harness: &H) {
 
 /// Whoever reads while somebody writes sees whole changesets, and never fewer than before.
 pub fn readers_see_whole_changesets_while_a_writer_writes<H: Harness>(harness: &H) {
-    let (writer, reader, trust) = (harness.open(), harness.open(), harness.trust());
+    let writer = harness.open();
+    let reader = harness.open();
+    let trust = harness.trust();
     let thread = create(&writer, "watched");
     let done = AtomicBool::new(false);
     at_once(2, |worker| {
@@ -169,7 +174,8 @@ pub fn readers_see_whole_changesets_while_a_writer_writes<H: Harness>(harness: &
             done.store(true, Ordering::SeqCst);
             return;
         }
-        let (mut before, began) = (0, Instant::now());
+        let mut before = 0;
+        let began = Instant::now();
         loop {
             let last = done.load(Ordering::SeqCst) || began.elapsed() > PATIENCE;
             let version = reader.get(&thread).unwrap().version;

@@ -87,7 +87,8 @@ pub fn what_begins_nothing_names_nothing<H: Harness>(harness: &H) {
 /// A thread that was deleted is found no more, and no longer in the way.
 pub fn a_deleted_thread_is_in_nobodys_way<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (gone, kept) = (create(&store, "scribe-aaaaaaaaaaaa"), create(&store, "scribe-bbbbbbbbbbbb"));
+    let gone = create(&store, "scribe-aaaaaaaaaaaa");
+    let kept = create(&store, "scribe-bbbbbbbbbbbb");
     assert_refused!(store.resolve("scribe"), Error::Ambiguous { .. }, "the beginning of two");
     store.delete(&gone).unwrap();
     assert_eq!(store.resolve("scribe").unwrap(), kept);

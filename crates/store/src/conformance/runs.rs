@@ -25,7 +25,8 @@ fn names(store: &impl Registry, thread: &ThreadId) -> Vec<String> {
 
 /// The first changeset of a run makes its record, the last one completes it.
 pub fn the_first_changeset_makes_a_run_and_the_last_completes_it<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "run");
     assert_eq!(store.runs(&thread).unwrap(), []);
     append(&store, &thread, starts("run-1"));
@@ -183,7 +184,8 @@ pub fn runs_come_oldest_first<H: Harness>(harness: &H) {
 /// The same run id on two threads is two runs.
 pub fn runs_of_two_threads_are_apart<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     commit(&store, batch([part(&one, starts("run-1")), part(&two, starts("run-1"))]));
     append(&store, &one, finishes("run-1", "error"));
     assert_eq!(run(&store, &one, "run-1").meta.status, RunStatus::Done);

@@ -25,7 +25,8 @@ fn write(store: &impl Store, thread: &ThreadId, keys: &[&str], value: Value, cal
 
 /// A run that was killed left values in patches only; the next run's preparation finds and deletes them.
 pub fn what_a_killed_run_left_in_patches_is_cleaned<H: Harness>(harness: &H) {
-    let (killed, trust) = (harness.open(), harness.trust());
+    let killed = harness.open();
+    let trust = harness.trust();
     let thread = create(&killed, "killed");
     append(&killed, &thread, Changeset { snapshot: Some(json!({"notes": ["kept"]})), ..starts("run-1") });
     write(&killed, &thread, &["__run"], json!({"id": "run-1", "status": "running"}), None);
@@ -46,7 +47,8 @@ pub fn what_a_killed_run_left_in_patches_is_cleaned<H: Harness>(harness: &H) {
 
 /// What a tool call kept goes in the same commit as its result: before it all is there, after it nothing.
 pub fn what_a_call_kept_goes_with_its_result<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let thread = create(&store, "called");
     let (one, two): (CallId, CallId) = (id("call-1"), id("call-2"));
     write(&store, &thread, &["scratch", "n"], json!(1), Some(&one));
@@ -70,7 +72,8 @@ pub fn what_a_call_kept_goes_with_its_result<H: Harness>(harness: &H) {
 
 /// A call id with a dot is one key, and cleaning it touches no other.
 pub fn a_call_id_with_a_dot_is_one_key<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let thread = create(&store, "dotted");
     let calls: Vec<CallId> = ["call", "call.1", "call.1.2", "call/1", "call 1"].into_iter().map(id).collect();
     for call in &calls {
@@ -90,7 +93,8 @@ pub fn a_call_id_with_a_dot_is_one_key<H: Harness>(harness: &H) {
 
 /// Cleaning before a run is judged on what stands there now, not on a snapshot that is long replaced.
 pub fn cleaning_looks_at_the_newest_state<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let thread = create(&store, "newest");
     append(&store, &thread, Changeset { snapshot: Some(json!({"draft": 1, "notes": 1})), ..empty() });
     append(&store, &thread, patches([Op::Delete { path: Path::keys(["draft"]) }]));

@@ -53,7 +53,8 @@ pub fn a_refused_posting_leaves_nothing_of_its_batch<H: Harness>(harness: &H) {
 /// A good posting in a batch that is refused for another reason is not posted.
 pub fn a_conflict_takes_its_postings_along<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     commit(&store, Batch::of(posts(&one, [open(&one, Some(10))])));
     leaves_no_trace(&store, &[&one, &two], || {
         let late = batch([posts(&one, [reserve(&one, "a", 6)]), part_at(&two, 5, empty())]);
@@ -142,7 +143,8 @@ pub fn an_unknown_outcome_is_settled_at_its_bound<H: Harness>(harness: &H) {
 /// A reservation outlives whoever made it; somebody else settles it.
 pub fn a_reservation_outlives_its_maker<H: Harness>(harness: &H) {
     let maker = harness.open();
-    let (thread, other) = (create(&maker, "maker"), create(&maker, "other"));
+    let thread = create(&maker, "maker");
+    let other = create(&maker, "other");
     commit(&maker, Batch::of(posts(&thread, [open(&thread, Some(10)), reserve(&thread, "a", 5), issue(&thread, "a")])));
     drop(maker);
     let store = harness.open();

@@ -13,7 +13,8 @@ use crate::error::Error;
 
 /// A snapshot is the state before the patches that come with it: they are applied to it, once.
 pub fn a_snapshot_comes_before_its_patches<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let thread = create(&store, "based");
     append(&store, &thread, patches([set("list", json!(["old"])), set("gone", json!(true))]));
     let replaced = Changeset { snapshot: Some(json!({"list": ["base"]})), ..patches([push("list", json!("patch"))]) };
@@ -27,7 +28,8 @@ pub fn a_snapshot_comes_before_its_patches<H: Harness>(harness: &H) {
 
 /// Patches apply in order, within a changeset and over several, whoever commits them.
 pub fn patches_apply_in_order<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "ordered");
     let three = Changeset {
         patches: (0..3)
@@ -70,7 +72,8 @@ pub fn every_op_is_applied<H: Harness>(harness: &H) {
 
 /// A patch that does not apply refuses its whole changeset, and the thread goes on as if it had never come.
 pub fn a_patch_that_does_not_apply_refuses_its_changeset<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "refusing");
     append(&store, &thread, patches([set("n", json!(1)), set("text", json!("t"))]));
     let bad_ops = [

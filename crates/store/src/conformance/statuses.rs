@@ -169,7 +169,8 @@ pub fn a_checkpoint_says_whether_the_thread_is_settled<H: Harness>(harness: &H) 
 
 /// A change of the manifest changes what it names and nothing else.
 pub fn a_manifest_changes_only_in_what_is_named<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "named");
     let none = ManifestChanged::default();
     let limits = Limits { turns: Some(50), ..Limits::default() };

@@ -18,11 +18,13 @@ const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// Waiting for a lease ends when the time is up, and says who holds it.
 pub fn waiting_is_bounded_and_names_the_holder<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "held");
     let lease = holder.acquire(&thread, AT_ONCE).unwrap();
     for store in [&other, &holder] {
-        let (wait, began) = (Duration::from_millis(150), Instant::now());
+        let wait = Duration::from_millis(150);
+        let began = Instant::now();
         let answer = store.acquire(&thread, Acquire { wait, take_over: false });
         let waited = began.elapsed();
         assert_refused!(answer, Error::LeaseHeld { holder, .. } if holder == lease.owner, "a lease that stays held");
@@ -33,7 +35,8 @@ pub fn waiting_is_bounded_and_names_the_holder<H: Harness>(harness: &H) {
 
 /// Whoever does not wait hears at once.
 pub fn whoever_does_not_wait_hears_at_once<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "held");
     let _lease = holder.acquire(&thread, AT_ONCE).unwrap();
     let began = Instant::now();
@@ -43,7 +46,8 @@ pub fn whoever_does_not_wait_hears_at_once<H: Harness>(harness: &H) {
 
 /// A lease that is given back goes to whoever waits, in this process or another.
 pub fn a_lease_given_back_goes_to_whoever_waits<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "passed");
     for waiter in [&other, &holder] {
         let lease = holder.acquire(&thread, AT_ONCE).unwrap();
@@ -61,7 +65,8 @@ pub fn a_lease_given_back_goes_to_whoever_waits<H: Harness>(harness: &H) {
 
 /// A lease whose holder dies goes to whoever waits.
 pub fn a_dead_holders_lease_goes_to_whoever_waits<H: Harness>(harness: &H) {
-    let (doomed, other) = (harness.open(), harness.open());
+    let doomed = harness.open();
+    let other = harness.open();
     let thread = create(&other, "inherited");
     let lost = doomed.acquire(&thread, AT_ONCE).unwrap();
     thread::scope(|scope| {
@@ -75,14 +80,17 @@ pub fn a_dead_holders_lease_goes_to_whoever_waits<H: Harness>(harness: &H) {
 
 /// Those who wait within one process are served in the order they came.
 pub fn those_who_wait_in_one_process_are_served_in_order<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "queued");
     for holder in [&store, &other] {
         let held = holder.acquire(&thread, AT_ONCE).unwrap();
         let served = Mutex::new(Vec::new());
         thread::scope(|scope| {
             for number in 0..5 {
-                let (store, thread, served) = (&store, &thread, &served);
+                let store = &store;
+                let thread = &thread;
+                let served = &served;
                 let (comes, came) = mpsc::channel();
                 scope.spawn(move || {
                     comes.send(()).unwrap();
@@ -130,7 +138,8 @@ pub fn different_threads_are_leased_side_by_side<H: Harness>(harness: &H) {
 
 /// Taking over does not wait, neither for the holder nor for those in line.
 pub fn taking_over_does_not_wait<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "seized");
     let mut stale = holder.acquire(&thread, AT_ONCE).unwrap();
     for store in [&other, &holder, &other] {
@@ -154,7 +163,8 @@ pub fn waiting_may_be_for_ever<H: Harness>(harness: &H) {
 
 /// Whoever gives up in line hears who holds the lease, and not that its own process waits for it, too.
 pub fn whoever_gives_up_in_line_hears_who_holds_it<H: Harness>(harness: &H) {
-    let (holder, store) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let store = harness.open();
     let thread = create(&holder, "named");
     let lease = holder.acquire(&thread, AT_ONCE).unwrap();
     thread::scope(|scope| {
@@ -170,7 +180,8 @@ pub fn whoever_gives_up_in_line_hears_who_holds_it<H: Harness>(harness: &H) {
 
 /// A lease that was taken over within its own process and given back is free, even if its first holder never stirs again.
 pub fn a_holder_that_hangs_does_not_block_its_process<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     for (name, taker) in [("by-itself", &store), ("by-another", &other)] {
         let thread = create(&store, name);
         let _hangs = store.acquire(&thread, AT_ONCE).unwrap();
@@ -183,7 +194,8 @@ pub fn a_holder_that_hangs_does_not_block_its_process<H: Harness>(harness: &H) {
 
 /// Whoever waits behind a holder that hangs is served when another process took the lease over and gave it back.
 pub fn whoever_waits_behind_a_holder_that_hangs_is_served<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "behind");
     let _hangs = store.acquire(&thread, AT_ONCE).unwrap();
     thread::scope(|scope| {

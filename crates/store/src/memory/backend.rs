@@ -32,7 +32,8 @@ impl Stored for MemoryStore {
     fn look(&self, thread: &ThreadId) -> Result<Look> {
         let inner = self.inner();
         let slot = inner.slot(thread)?;
-        let (head, log) = (Some(head_of(slot)), slot.bytes.clone());
+        let head = Some(head_of(slot));
+        let log = slot.bytes.clone();
         Ok(Look { head, file_bytes: log.len() as u64, log: Box::new(Cursor::new(log)), healed_bytes: 0 })
     }
 

@@ -44,7 +44,8 @@ impl Inner {
 
     /// The end of the chain of a thread, as far as it is there.
     fn tail(&self, thread: &ThreadId) -> Result<ThreadId> {
-        let (mut at, mut seen) = (self.slot(thread)?, vec![thread.clone()]);
+        let mut at = self.slot(thread)?;
+        let mut seen = vec![thread.clone()];
         while let Some(next) = next(at).filter(|next| !seen.contains(next)) {
             let Some(slot) = self.threads.get(next) else { break };
             seen.push(next.clone());
@@ -153,7 +154,8 @@ impl Inner {
                 Right::Lease(_) => {}
             }
             slot.epoch = part.epoch;
-            let (position, version) = (self.feed.len() as u64 + 1, part.written.head.version);
+            let position = self.feed.len() as u64 + 1;
+            let version = part.written.head.version;
             self.feed.push(Commitment::new(position, part.thread, version, lines));
         }
         for (id, account) in prepared.accounts {

@@ -17,7 +17,9 @@ impl Backend for MemoryStore {
         let slot = inner.threads.get_mut(thread).ok_or(missing)?;
         slot.epoch += 1;
         let taken_from = slot.holder.replace(self.owner.clone());
-        let (thread, owner, epoch) = (thread.clone(), self.owner.clone(), slot.epoch);
+        let thread = thread.clone();
+        let owner = self.owner.clone();
+        let epoch = slot.epoch;
         Ok(Answer::Granted(Lease { thread, owner, epoch, taken_from }))
     }
 
