@@ -5,7 +5,8 @@
 //! - Keys and trust belong to the user. Nothing inside a project is ever read to decide what is believed: a project can't
 //!   vouch for itself.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,12 +22,12 @@ use selvedge_model::Digest;
 use selvedge_store::Backend;
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
-use selvedge_store_local::{Access, LocalStore, Opened, Options};
+use selvedge_store_local::{Access, Amiss, LocalStore, Opened, Options};
 
 use crate::args::Global;
 use crate::error::{Exit, Failure, Result};
 use crate::output::Output;
-use crate::text::{count, key};
+use crate::text::{clean, count, key};
 
 /// How long a thread of an engine may have its store when the engine is gone.
 const LAST_MOMENT: Duration = Duration::from_millis(500);
@@ -39,6 +40,8 @@ pub(crate) struct Context<'a> {
     pub(crate) folder: PathBuf,
     /// What stdin gave; it can be read only once, and a command may be run again.
     stdin: OnceCell<Vec<u8>>,
+    /// What the stores that were opened find amiss, and what of that was said.
+    amiss: RefCell<(Vec<Amiss>, BTreeSet<String>)>,
 }
 
 impl<'a> Context<'a> {
@@ -49,7 +52,7 @@ impl<'a> Context<'a> {
         if !folder.is_dir() {
             return Err(Failure::usage(format!("`{}` is not a folder", asked.display())));
         }
-        Ok(Self { output, folder, stdin: OnceCell::new() })
+        Ok(Self { output, folder, stdin: OnceCell::new(), amiss: RefCell::default() })
     }
 
     /// What stdin gives, at most this many bytes, the same each time it is asked for.
@@ -107,13 +110,21 @@ impl<'a> Context<'a> {
         user.check_apart_from(&project)?;
         let signer = match access {
             Access::ReadWrite => Some(user.signer()?),
-            Access::ReadOnly => None,
+            // What is shown is what people decide on, so rows are checked wherever there is a key to check them with.
+            Access::ReadOnly => user.signer().ok(),
         };
         let options = Options { access, signer, ..self.options_to_look(project, user.trust()?) };
         // Whatever a command is refused afterwards, it leaves nothing behind that looks like a crash.
         let store = LocalStore::open(options)?.closing_itself();
         self.tell_of(store.opened());
+        self.amiss.borrow_mut().0.push(store.amiss());
         Ok(store)
+    }
+
+    /// Opens the store of the project around the folder to look at what it has, whatever the seals of its rows say.
+    pub(crate) fn open_unchecked(&self) -> Result<Arc<dyn Backend>> {
+        let options = self.options_to_look(self.project()?, User::find()?.trust()?);
+        Ok(Arc::new(LocalStore::open(options)?))
     }
 
     /// Opens the store of the project around the folder without writing to it, with the key to sign what is written
@@ -128,7 +139,19 @@ impl<'a> Context<'a> {
         let user = User::find()?;
         user.check_apart_from(&project)?;
         let options = self.options_to_look(project, user.trust()?);
-        Ok(LocalStore::open(Options { signer: user.signer().ok(), ..options })?)
+        let store = LocalStore::open(Options { signer: user.signer().ok(), ..options })?;
+        self.amiss.borrow_mut().0.push(store.amiss());
+        Ok(store)
+    }
+
+    /// Says what the stores that were opened have found amiss, each finding once. Every command ends with it.
+    pub(crate) fn tell_amiss(&self) {
+        let (stores, said) = &mut *self.amiss.borrow_mut();
+        for found in stores.iter().flat_map(Amiss::take) {
+            if said.insert(found.clone()) {
+                self.output.say(clean(&found));
+            }
+        }
     }
 
     /// Opens the store of a project to look at it, with these keys. Says nothing.

@@ -136,7 +136,7 @@ impl Running {
         let mut screen = Screen::new(context, &*self.store);
         let ended = run(&self, &work, &cancel, &mut |event| screen.show(&event));
         screen.finish();
-        self.store.take_amiss().iter().for_each(|amiss| context.output.say(clean(amiss)));
+        context.tell_amiss();
         let ended = ended.map_err(|error| hints::refused(&*self.store, &error));
         let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&*self.store, ended));
         // Its tools have the engine, and so the store.

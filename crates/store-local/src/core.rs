@@ -16,10 +16,12 @@ use selvedge_store::lease::Desk;
 use selvedge_store::queue::Queues;
 use selvedge_store::{Error, Result};
 
+use crate::amiss::Amiss;
 use crate::anchor::Known;
 use crate::commit::{Job, Outcome};
 use crate::db::{Db, Sealer};
 use crate::disk::{Disk, DiskFile, How};
+use crate::family::Kin;
 use crate::handles::Handles;
 use crate::layout::Layout;
 use crate::memory::Memory;
@@ -68,10 +70,12 @@ pub(crate) struct Core {
     pub(crate) watch: Watch,
     /// The newest version that is known of each account that was used; the first look compares it with what the logs of its family posted.
     pub(crate) accounts: Mutex<HashMap<AccountId, u64>>,
+    /// Which threads may have posted to which accounts.
+    pub(crate) kin: Mutex<Kin>,
     /// What is known of the anchor.
     pub(crate) anchor: Known,
-    /// What was found amiss and mended on the way, until somebody asks for it.
-    pub(crate) amiss: Mutex<Vec<String>>,
+    /// What was found amiss and mended on the way, until a caller asks for it.
+    pub(crate) amiss: Amiss,
 }
 
 /// The key of this store and what is derived from it.

@@ -65,11 +65,7 @@ impl Core {
         crate::layout::check_folder(&self.layout.thread(thread))?;
         self.make_tombstones()?;
         // What a tombstone says is signed, so it is taken from a row that was sealed and a log that ends there.
-        let row = self.read(|connection| {
-            let row = rows::existing(connection, thread)?;
-            row.check_writable(connection)?;
-            Ok(row)
-        })?;
+        let row = self.read(|connection| rows::existing(connection, thread))?;
         self.refuse_behind(thread, &row)?;
         if row.manifest.status == Status::Running {
             return Err(Error::Running(thread.clone()));

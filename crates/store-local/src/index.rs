@@ -152,7 +152,7 @@ pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row)
 
 /// Gives a thread to an owner, or releases it, if its row still has the seal that was seen; gives the row as it is then.
 pub(crate) fn set_lease(db: &Db, seen: &Row, owner: Option<OwnerId>, epoch: u64) -> Result<Option<Row>> {
-    seen.check_writable(db)?;
+    seen.check(db)?;
     let row = Row { owner, epoch, ..seen.clone() }.sealed(db.seals());
     let sql = "UPDATE heads SET owner = ?, epoch = ?, mark = ? WHERE id = ? AND mark = ?";
     let owner = row.owner.as_ref().map(OwnerId::as_str);
@@ -163,7 +163,7 @@ pub(crate) fn set_lease(db: &Db, seen: &Row, owner: Option<OwnerId>, epoch: u64)
 
 /// Says in a head how many events wait to lead the next changeset.
 pub(crate) fn set_leads(db: &Db, seen: &Row, leads: u64) -> Result<Row> {
-    seen.check_writable(db)?;
+    seen.check(db)?;
     let row = Row { leads, ..seen.clone() }.sealed(db.seals());
     let sql = "UPDATE heads SET leads = ?, mark = ? WHERE id = ? AND mark = ?";
     match rows::execute(db, sql, params![signed(leads), row.mark.bytes(), seen.id, seen.mark.bytes()])? {

@@ -5,8 +5,6 @@
 //! One that is badly signed is evidence: it is moved aside before a new one takes its place. Killed in between, there is none, and a
 //! later commit writes it.
 
-use std::sync::PoisonError;
-
 use rusqlite::OptionalExtension;
 use selvedge_log::Trust;
 use selvedge_log::recovery::Remembered as Memory;
@@ -109,8 +107,9 @@ impl Core {
         Ok(())
     }
 
+    /// Keeps something that was found amiss until it is asked for; the same is kept once.
     pub(crate) fn note_amiss(&self, what: String) {
-        self.amiss.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        self.amiss.note(what);
     }
 
     /// What a thread's manifest remembers of its log, if there is one; one that is badly signed is refused, and one of a key that does
@@ -147,7 +146,7 @@ impl LocalStore {
 impl LocalStore {
     /// What was found amiss and mended on the way since this was last asked, in words.
     pub fn take_amiss(&self) -> Vec<String> {
-        std::mem::take(&mut *self.core.amiss.lock().unwrap_or_else(PoisonError::into_inner))
+        self.core.amiss.take()
     }
 
     /// What is to be said before a thread that has been shown goes on, if its `thread.json` is gone.

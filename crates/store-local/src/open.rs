@@ -14,6 +14,7 @@ use selvedge_store::queue::Queues;
 use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::amiss::Amiss;
 use crate::anchor::Known;
 use crate::core::{Core, Durability, Gate, Pending, Phase, Readers, Signing, io_error, lock};
 use crate::disk::{self, Disk, DiskFile, How};
@@ -156,11 +157,8 @@ impl LocalStore {
             }
         }
         let signing = signer.map(|signer| Signing::new(signer, &id));
-        let mut sealer = signing.as_ref().map(|signing| signing.rows.clone());
-        // What was written without a key can only be looked at; a writer has sealed it by now.
-        if access == Access::ReadOnly && schema::is_unsealed(&schema::open(&layout.database(), schema::Use::Read)?)? {
-            sealer = None;
-        }
+        // A database that says it was written without a key is no exception: its rows are not sealed, and a reader with a key is told so.
+        let sealer = signing.as_ref().map(|signing| signing.rows.clone());
         let (gate, owner_file) = match access {
             Access::ReadWrite => Some(Gate::enter(&layout, &*disk, &owner, sealer.clone())?),
             Access::ReadOnly => None,
@@ -187,8 +185,9 @@ impl LocalStore {
             opened: Mutex::default(),
             watch: crate::watch::Watch::default(),
             accounts: Mutex::default(),
+            kin: Mutex::default(),
             anchor: Known::default(),
-            amiss: Mutex::default(),
+            amiss: Amiss::default(),
         };
         let mut store = Self {
             core: Arc::new(core),
@@ -207,6 +206,11 @@ impl LocalStore {
     /// What opening found.
     pub fn opened(&self) -> &Opened {
         &self.opened
+    }
+
+    /// What this store finds amiss on the way; it can be asked after the store is closed, too.
+    pub fn amiss(&self) -> Amiss {
+        self.core.amiss.clone()
     }
 
     /// Whose signatures count.

@@ -11,6 +11,8 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
+use crate::shape::Misshapen;
+
 /// The version of the database's form that is written.
 pub(crate) const FORMAT: i64 = 7;
 
@@ -202,6 +204,9 @@ CREATE TABLE answers (
 CREATE INDEX answers_thread ON answers (thread);
 ";
 
+/// What makes a database.
+pub(crate) const SCRIPTS: [&str; 2] = [TABLES, INBOX];
+
 /// Whether a connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -222,8 +227,16 @@ pub(crate) fn create(path: &Path) -> Result<()> {
     connection.execute_batch(&script).map_err(database)
 }
 
-/// Opens a database that exists, and checks that it is one of ours, of the format that is written.
+/// Opens a database that exists, and checks that it is one of ours, of the format that is written, with the tables that this program
+/// makes and nothing else.
 pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
+    let connection = open_misshapen(path, usage)?;
+    Misshapen::of(&connection)?.refuse()?;
+    Ok(connection)
+}
+
+/// The same, whatever its schema says.
+pub(crate) fn open_misshapen(path: &Path, usage: Use) -> Result<Connection> {
     match open_any(path, usage)? {
         (connection, FORMAT) => Ok(connection),
         (_, found) => Err(Error::Outdated { found, current: FORMAT }),
@@ -324,6 +337,15 @@ fn equip(connection: Connection) -> Result<Connection> {
     connection.set_prepared_statement_cache_capacity(64);
     // A plan does not depend on the values that are bound. Else a statement that might profit is prepared anew with each of them.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(database)?;
+    // The schema is data that another program may have written: nothing in it runs, and it can't be rewritten from here.
+    for (setting, is_on) in [
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
+        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+    ] {
+        connection.set_db_config(setting, is_on).map_err(database)?;
+    }
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     let lower = |context: &Context<'_>| Ok(context.get::<Option<String>>(0)?.map(|text| text.to_lowercase()));
     connection.create_scalar_function("lower_case", 1, flags, lower).map_err(database)?;

@@ -32,7 +32,8 @@ pub(crate) enum Trusted {
 #[cfg(test)]
 use Trusted::{Checked, Hint, Sealed};
 
-/// Every table, and its columns by why they may be believed. Generated columns follow from others and are left out.
+/// Every table, and its columns by why they may be believed. Generated columns are computed from others by a schema whose text is compared
+/// when the database is opened ([`crate::shape`]), and are left out.
 #[cfg(test)]
 pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 17] = [
     (
@@ -133,7 +134,7 @@ pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 17] = [
         "requests",
         &[
             ("id", Sealed),
-            ("thread", Sealed),
+            ("thread", Checked), // The seal names the chain, and the sealed inbox of a thread the numbers that were posted to it.
             ("request_id", Sealed),
             ("kind", Hint),
             ("posted_at", Sealed),
@@ -181,9 +182,10 @@ impl From<Digest> for Mark {
 pub(crate) enum Seal {
     /// The holder of our key wrote it.
     Holds,
-    /// There is no key here, or the thread is one that another key signs, or one whose seals can't be judged: it can be looked at, and nothing is written on its word.
+    /// There is no key here, so nothing can be checked: the row can be looked at, and nothing is written on its word.
     Unchecked,
-    /// Our key signs the thread and did not seal this.
+    /// No key that counts here sealed this. Rows of threads that another key signs are sealed too, by the import or the rebuild that put
+    /// them here, so no column of a row excuses it from its seal.
     Broken,
 }
 
@@ -221,12 +223,9 @@ impl Indexed<'_> {
         }
     }
 
-    /// The same for a row of a thread; of one that another key signs nothing can be checked.
+    /// The same for a row of a thread.
     pub(crate) fn check_of(&self, db: &Db, row: &Row, mark: Vec<u8>, what: impl FnOnce() -> String) -> Result<()> {
-        match self.is_marked(db, mark) || row.seal(db) == Seal::Unchecked {
-            true => Ok(()),
-            false => Err(unsealed(db, format!("{} of thread `{}`", what(), row.manifest.thread_id))),
-        }
+        self.check(db, mark, || format!("{} of thread `{}`", what(), row.manifest.thread_id))
     }
 }
 
@@ -259,35 +258,24 @@ impl Row {
 
     /// What its seal says to the holder of the key of `db`.
     pub(crate) fn seal(&self, db: &Db) -> Seal {
-        match db.sealer() {
+        match db.seals() {
             None => Seal::Unchecked,
-            Some(sealer) if self.is_sealed(&sealer.seals) => Seal::Holds,
-            Some(sealer) if !sealer.judges(&self.head.signer) => Seal::Unchecked,
+            Some(seals) if self.is_sealed(seals) => Seal::Holds,
             Some(_) => Seal::Broken,
         }
     }
 
-    /// Refuses to write on the word of a row that is not sealed by us. A program without a key seals nothing.
-    pub(crate) fn check_writable(&self, db: &Db) -> Result<()> {
-        let Some(sealer) = db.sealer() else { return Ok(()) };
-        let thread = &self.manifest.thread_id;
-        let theirs = self.head.signer;
-        let ours = sealer.key;
+    /// Refuses a row whose seal is broken. Without a key nothing can be checked.
+    pub(crate) fn check(&self, db: &Db) -> Result<()> {
         match self.seal(db) {
-            Seal::Holds => Ok(()),
-            // A key that ours took over from sealed it, perhaps, and is not at hand.
-            Seal::Unchecked if sealer.is_ours(&theirs) => Err(unsealed(db, format!("thread `{thread}`"))),
-            Seal::Unchecked => Err(Error::OtherSigner { thread: thread.clone(), theirs, ours }),
-            Seal::Broken => Err(unsealed(db, format!("thread `{thread}`"))),
+            Seal::Holds | Seal::Unchecked => Ok(()),
+            Seal::Broken => Err(unsealed(db, format!("thread `{}`", self.manifest.thread_id))),
         }
     }
 
-    /// Refuses a row whose seal is broken.
+    /// The row, unless its seal is broken.
     pub(crate) fn checked(self, db: &Db) -> Result<Self> {
-        match self.seal(db) {
-            Seal::Holds | Seal::Unchecked => Ok(self),
-            Seal::Broken => Err(unsealed(db, format!("thread `{}`", self.manifest.thread_id))),
-        }
+        self.check(db).map(|()| self)
     }
 }
 

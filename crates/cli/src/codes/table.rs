@@ -1559,7 +1559,8 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::Integrity],
         retry: Retry::Never,
         means: "A row of the database was not sealed with your signing key.",
-        cause: "Something other than Selvedge wrote to `registry.db`; or the row was sealed with a key that you rotated away and that is not in `keys/retired` any more.",
+        cause: "Something other than Selvedge wrote to `registry.db`; or the row was sealed with another key: one that you lost, or one that you \
+                rotated away and that is not in `keys/retired` any more, or the key of another user whose store this is.",
         remedies: &[
             "derive every row from the signed logs: `selvedge reindex`",
             "look at everything: `selvedge doctor --deep`",

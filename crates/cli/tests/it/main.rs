@@ -18,6 +18,7 @@ mod documents;
 mod doors;
 mod erase;
 mod examples;
+mod forged;
 mod handed_over;
 mod heads;
 mod help;

@@ -42,10 +42,6 @@ impl Examiner<'_> {
             broken.extend(anchor::check_all(db).err().map(|error| error.to_string()));
             Ok(broken)
         })?;
-        let foreign = "SELECT type || ' ' || name FROM sqlite_schema WHERE type IN ('trigger', 'view')";
-        for name in self.core().read(|db| names(db, foreign))? {
-            broken.push(format!("it has a {name}, which Selvedge never makes"));
-        }
         for thread in self.core().read(|db| names(db, "SELECT thread_id FROM tombstones"))? {
             let thread = ThreadId::new(thread).map_err(bad_row)?;
             broken.extend(self.core().tombstone(&thread).err().map(|error| error.to_string()));

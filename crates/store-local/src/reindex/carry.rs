@@ -14,6 +14,7 @@ use super::build::Builder;
 use crate::db::Db;
 use crate::rows::{self, Row, bad_row};
 use crate::sealed::Seal;
+use crate::shape::Misshapen;
 use crate::{inbox, leads};
 
 /// Accounts that the old database knows further than the logs tell.
@@ -21,23 +22,44 @@ const FURTHER: &str = "SELECT o.thread_id FROM old.budget_ledger AS o LEFT JOIN 
                        WHERE n.version IS NULL OR n.version < o.version";
 
 impl Builder<'_> {
-    /// The thread as the old database has it, if that is what was sealed; without a key it is taken as it is.
+    /// Names something once.
+    fn notice(&mut self, notice: String) {
+        if !self.result.notices.contains(&notice) {
+            self.result.notices.push(notice);
+        }
+    }
+
+    /// The thread as the old database has it, if that is what was sealed; without a key it is taken as it is. Of requests that its head
+    /// says wait, those that are gone are named, and don't wait any more.
     pub(super) fn believed(&mut self, thread: &ThreadId) -> Result<Option<Row>> {
         let Some(old) = &self.old_db else { return Ok(None) };
-        match rows::find_any(old, thread)? {
-            Some(row) if old.sealer().is_some() && row.seal(old) != Seal::Holds => {
+        let Some(mut row) = rows::find_any(old, thread)? else { return Ok(None) };
+        match row.seal(old) {
+            Seal::Unchecked => return Ok(Some(row)),
+            Seal::Holds => {}
+            Seal::Broken => {
                 let why = "was not sealed with your key, and counts for nothing; requests to it must be sent again";
-                self.result.notices.push(format!("what the old database had of `{thread}` {why}"));
-                Ok(None)
+                self.notice(format!("what the old database had of `{thread}` {why}"));
+                return Ok(None);
             }
-            found => Ok(found),
         }
+        let found = inbox::read(old, &row)?;
+        let is_missing = inbox::is_missing(old, &row, &found).unwrap_or(true);
+        let root = &row.manifest.chain_root_id;
+        let counts = |number: &u64| found.iter().any(|one| one.number == *number && one.is_sealed(old, root));
+        row.heard.waiting.retain(counts);
+        if is_missing {
+            self.notice(format!("a request to `{thread}` was removed from the old database before it was consumed"));
+        }
+        Ok(Some(row))
     }
 
     /// The requests that a thread has consumed. Where nothing is known of that, whatever was posted before counts as consumed.
     pub(super) fn heard(&self, known: Option<&Row>) -> Result<Heard> {
         match (known, &self.old_db) {
             (Some(row), _) => Ok(row.heard.clone()),
+            // A counter that can't be right gives the store another id, under which no older request counts.
+            (None, Some(old)) if !Misshapen::of(old)?.counters.is_empty() => Ok(Heard::default()),
             (None, Some(old)) => Ok(Heard { newest: inbox::newest(old)?, waiting: Vec::new() }),
             (None, None) => Ok(Heard::default()),
         }
@@ -51,6 +73,8 @@ impl Builder<'_> {
         let mut count = 0;
         let mut dropped = 0;
         let led = leads::read(old, known)?;
+        // Without a key none counts, and nothing can be said about that.
+        let unsealed = if old.seals().is_some() { led.unsealed } else { 0 };
         for event in led.events.iter().filter(|_| known.head == *head) {
             row = leads::put(self.new, &row, event)?;
         }
@@ -64,10 +88,17 @@ impl Builder<'_> {
                 dropped += 1;
             }
         }
+        inbox::note_heard(self.new, &row)?;
+        let thread = &row.manifest.thread_id;
         if dropped > 0 {
-            let thread = &row.manifest.thread_id;
-            let notice = format!("{dropped} request(s) to `{thread}` were not sealed with your key, and are dropped");
-            self.result.notices.push(notice);
+            self.notice(format!("{dropped} request(s) to `{thread}` were not sealed with your key, and are dropped"));
+        }
+        let waited = "event(s) that waited to be recorded in the log of";
+        if unsealed > 0 {
+            self.notice(format!("{unsealed} {waited} `{thread}` were not sealed with your key, and are dropped"));
+        }
+        if led.missing > 0 {
+            self.notice(format!("{} {waited} `{thread}` were removed from the old database", led.missing));
         }
         Ok(count)
     }
