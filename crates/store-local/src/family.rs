@@ -2,8 +2,8 @@
 //!
 //! An account that was put back has a genuine seal, and so has the older head of the thread whose log posted to it since. But that log goes
 //! on behind its head, and a log that has no row at all is still a folder. So before a process first relies on an account, it compares the
-//! log of every thread of the family with its head. The family is gathered from the manifest of every thread, once for a process and
-//! never by an index, which another program could have emptied.
+//! log of every thread of the family with its head. The family is gathered from the sealed manifest of every thread, once for a process
+//! and never by an index, which another program could have emptied.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,7 +18,7 @@ use crate::db::Db;
 use crate::disk::How;
 use crate::layout::{is_reserved, listed};
 use crate::overlay::Overlay;
-use crate::rows::{self, Row, bad_row};
+use crate::rows::{self, Row};
 use crate::schema::database;
 use crate::view::unindexed;
 
@@ -59,20 +59,15 @@ impl Kin {
         self.roots.insert(thread, root);
     }
 
-    /// Takes in the threads that came since.
+    /// Takes in the threads that came since; refused if the row of one is not what was sealed, for it could name another family.
     fn read(&mut self, db: &Db) -> Result<()> {
-        let sql = "SELECT id, thread_id, iif(json_valid(manifest), manifest ->> '$.chain_root_id', NULL), \
-                   iif(json_valid(manifest), manifest ->> '$.parent_id', NULL) FROM threads NOT INDEXED WHERE id > ? ORDER BY id";
-        let mut statement = db.prepare_cached(sql).map_err(database)?;
+        let sql = format!("SELECT {} FROM {} WHERE t.id > ? ORDER BY t.id", rows::COLUMNS, rows::TABLES);
+        let mut statement = db.prepare_cached(&sql).map_err(database)?;
         let mut found = statement.query([self.newest]).map_err(database)?;
-        let name = |text: String| ThreadId::new(text).map_err(bad_row);
-        while let Some(row) = found.next().map_err(database)? {
-            let parent: Option<String> = row.get(3).map_err(database)?;
-            let (thread, root): (String, Option<String>) =
-                (row.get(1).map_err(database)?, row.get(2).map_err(database)?);
-            let root = root.ok_or_else(|| bad_row(format!("the manifest of `{thread}` names no chain")))?;
-            self.take_in(name(thread)?, name(root)?, parent.map(name).transpose()?);
-            self.newest = row.get(0).map_err(database)?;
+        while let Some(raw) = found.next().map_err(database)? {
+            let Row { id, manifest, .. } = rows::row(rows::raw(raw).map_err(database)?)?.checked(db)?;
+            self.take_in(manifest.thread_id, manifest.chain_root_id, manifest.parent_id);
+            self.newest = id;
         }
         Ok(())
     }

@@ -134,7 +134,9 @@ fn put_back(database: &Connection, table: &str, condition: &str) {
 /// what the child had spent before.
 #[test]
 fn no_ceiling_is_exceeded_by_rows_that_are_put_back_together() {
-    for (is_whole, is_removed) in [(false, false), (true, false), (true, true)] {
+    for way in
+        ["the parent's account", "both accounts", "the child disowned", "the child's head removed", "the child removed"]
+    {
         let sandbox = budget::project(budget::SAYS);
         let (parent, children) = budget::family(&sandbox, "0.04", "0.004", 1);
         let child = children[0].as_str();
@@ -148,22 +150,33 @@ fn no_ceiling_is_exceeded_by_rows_that_are_put_back_together() {
         database.execute("ATTACH ? AS kept", [path.to_str().unwrap()]).unwrap();
         database.pragma_update(None, "foreign_keys", false).unwrap();
         let both = format!("'{parent}', '{child}'");
-        let accounts = if is_whole { both } else { format!("'{parent}'") };
+        let accounts = if way == "the parent's account" { format!("'{parent}'") } else { both };
         put_back(&database, "budget_ledger", &format!("thread_id IN ({accounts})"));
         put_back(&database, "reservations", &format!("account IN ({accounts})"));
         put_back(&database, "anchor", "true");
         let number = format!("(SELECT id FROM main.threads WHERE thread_id = '{child}')");
-        if is_removed {
-            for (table, column) in [("heads", "id"), ("redo", "thread"), ("inboxes", "thread"), ("threads", "id")] {
+        let remove = |tables: &[(&str, &str)]| {
+            for (table, column) in tables {
                 database.execute_batch(&format!("DELETE FROM main.{table} WHERE {column} = {number}")).unwrap();
             }
-        } else {
-            put_back(&database, "heads", &format!("id = {number}"));
-            put_back(&database, "threads", &format!("thread_id = '{child}'"));
+        };
+        match way {
+            "the child removed" => {
+                remove(&[("heads", "id"), ("redo", "thread"), ("inboxes", "thread"), ("threads", "id")])
+            }
+            "the child's head removed" => remove(&[("heads", "id")]),
+            _ => {
+                put_back(&database, "heads", &format!("id = {number}"));
+                put_back(&database, "threads", &format!("thread_id = '{child}'"));
+            }
+        }
+        if way == "the child disowned" {
+            let disown = "UPDATE main.threads SET manifest = json_remove(manifest, '$.parent_id') WHERE thread_id = ?";
+            database.execute(disown, [child]).unwrap();
         }
         drop(database);
         let ran = sandbox.run(&["send", &parent, "go", "--json"]);
-        assert_eq!(ran.code, Some(6), "{is_whole}, {is_removed}: {ran:?}");
+        assert_eq!(ran.code, Some(6), "{way}: {ran:?}");
         assert!(ran.stderr.contains("selvedge reindex"), "{ran:?}");
         assert_eq!(spend(&parent), 0);
         assert_eq!(sandbox.run(&["reindex"]).code, Some(0));

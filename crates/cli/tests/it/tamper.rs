@@ -5,6 +5,8 @@
 //! exceeded, no acknowledged write is lost, and unless the column is only a hint the change is named. Which columns are hints is read
 //! from the table in `SECURITY.md`, so that the page says what is true.
 
+mod more;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -338,6 +340,7 @@ struct After {
     is_whole: bool,
     paid: bool,
     acknowledged: usize,
+    doctored: Option<i32>,
     verified: Option<i32>,
     holds_ceilings: bool,
 }
@@ -362,6 +365,7 @@ impl After {
         run(&["doctor", "--deep", "--json"], "");
         let appended_again = run(&append, &message) == Some(0);
         run(&["reindex", "--json"], "");
+        let doctored = run(&["doctor", "--json"], "");
         let verified = run(&["verify", "--all", "--json"], "");
         run(&["budget", task, "--verify", "--json"], "");
         let audit = ran.last().map(|ran| ran.stdout.clone()).unwrap_or_default();
@@ -377,7 +381,19 @@ impl After {
         let paid = other.project().join("paid.txt").exists();
         let acknowledged = log(other, ann).matches("acknowledged").count();
         let holds_ceilings = audit["verified"]["holds"] == true;
-        Self { ran, appended, appended_again, denied, added, is_whole, paid, acknowledged, verified, holds_ceilings }
+        Self {
+            ran,
+            appended,
+            appended_again,
+            denied,
+            added,
+            is_whole,
+            paid,
+            acknowledged,
+            doctored,
+            verified,
+            holds_ceilings,
+        }
     }
 
     fn named(&self) -> BTreeSet<String> {
@@ -409,6 +425,7 @@ impl After {
         must(!self.added.iter().any(approves), "a decision was signed that no command made");
         let title = |line: &Value| line["payload"]["title"].as_str().is_some_and(|title| title != "by q2");
         must(!self.added.iter().any(title), "a title was signed that no command gave");
+        must(self.doctored == Some(0), "`doctor` is not content after `reindex`");
         must(self.verified == Some(0), "a log does not verify after `reindex`");
         must(self.holds_ceilings, "a ceiling was exceeded");
         let is_as_if_nothing_was = self.appended && self.denied;
@@ -421,6 +438,9 @@ impl After {
         broken
     }
 }
+
+/// How many rows of a table are removed or put back, one at a time; no table of [`World`] has more.
+const ROWS_MAX: usize = 24;
 
 /// Tries every change of one table.
 fn try_table(table: &str) {
@@ -443,8 +463,9 @@ fn try_table(table: &str) {
         let class_of = |column: &String| classes[&(table.to_owned(), column.clone())];
         // A whole row is what the most careful of its columns is.
         let class = column.as_ref().map_or_else(|| columns.iter().map(class_of).max().unwrap(), class_of);
-        // The row of the thread that the commands are about, and the newest one.
-        for place in [0, 1] {
+        // The row of the thread that the commands are about and the next one; and every row, as a whole.
+        let is_of_row = matches!(change, Change::Remove | Change::Earlier);
+        for place in 0..(if is_of_row { ROWS_MAX } else { 2 }) {
             let change_it = |database: &Connection| apply(database, table, &columns, place, &change);
             let Some(other) = world.changed(&change_it) else { continue };
             tried += 1;

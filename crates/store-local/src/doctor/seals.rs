@@ -24,8 +24,7 @@ impl Examiner<'_> {
         if self.core().read(|db| schema::is_unsealed(db))? {
             let what = "the database says that a program without a key wrote it: none of its rows is sealed";
             let why = "they are shown as they are, and no command writes on their word";
-            let help = "the next writing command derives them from the logs and seals them";
-            report.add(Finding::new(Severity::Warning, "database_unsealed", "the store", what, why).help(help));
+            report.add(Finding::new(Severity::Warning, "database_unsealed", "the store", what, why).help(REBUILD));
             return Ok(());
         }
         let mut broken = self.core().read(|db| {
