@@ -1,4 +1,4 @@
-//! Many runs that wait for their model: what a process that does nothing costs.
+//! Many runs that wait for their model: the cost of an idle process.
 
 use std::fs;
 use std::future::{Future, poll_fn};
@@ -24,12 +24,12 @@ use crate::measure::{Spread, cpu};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan, child, turns};
 
-/// How many runs wait, and for how long they are looked at.
+/// How many runs wait, and for how long the process is measured.
 const RUNS: (usize, Duration) = (10_000, Duration::from_secs(5));
 /// The same for a short run.
 const RUNS_QUICK: (usize, Duration) = (50, Duration::from_millis(300));
 /// How long runs may take to begin.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// How many threads submit messages: as many as make large groups of commits.
 const SUBMITTERS: usize = 64;
 
@@ -62,20 +62,20 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// A model that answers all who ask at once.
+/// A model that answers all that ask at once.
 #[derive(Default)]
-struct Gate {
+struct BlockingModel {
     asked: AtomicUsize,
     is_open: watch::Sender<bool>,
 }
 
-impl Gate {
+impl BlockingModel {
     fn open(&self) {
         self.is_open.send_replace(true);
     }
 }
 
-impl Model for Gate {
+impl Model for BlockingModel {
     fn answer<'a>(
         &'a self,
         _: &'a Prompt<'a>,
@@ -109,7 +109,7 @@ pub(crate) fn run(folder: &Path, runs: usize, look: Duration) -> Outcome<Value> 
     let home = Home::make(folder)?;
     let store = Arc::new(home.open(Access::ReadWrite)?);
     let engine = turns::engine(&home, store.clone())?;
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(BlockingModel::default());
     let work = Arc::new(Assignment::new(AgentId::new("scribe")?, gate.clone(), "gate"));
     let create = || Ok(engine.create(NewThread::of(AgentId::new("scribe")?), Vec::new())?);
     let creating = Instant::now();
@@ -132,7 +132,7 @@ pub(crate) fn run(folder: &Path, runs: usize, look: Duration) -> Outcome<Value> 
         let submitted = submitting.into_iter().map(|each| each.join().map_err(|_| "a thread of the bench panicked")?);
         Ok(submitted.collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
     })?;
-    let until = began + PATIENCE;
+    let until = began + TIMEOUT;
     while gate.asked.load(Ordering::SeqCst) < runs {
         if Instant::now() > until {
             return Err("not every run of the bench asked its model".into());
@@ -140,7 +140,7 @@ pub(crate) fn run(folder: &Path, runs: usize, look: Duration) -> Outcome<Value> 
         std::thread::sleep(Duration::from_millis(1));
     }
     let asked = began.elapsed();
-    // What the beginning left to do in the background is not what waiting costs.
+    // Background work of the beginning is not part of the cost of waiting.
     std::thread::sleep(Duration::from_millis(500));
     let from = Instant::now();
     let used = cpu();
@@ -153,7 +153,7 @@ pub(crate) fn run(folder: &Path, runs: usize, look: Duration) -> Outcome<Value> 
     let cancelling = Instant::now();
     std::thread::scope(|scope| {
         for chunk in threads[..runs / 10].chunks((runs / 10).div_ceil(SUBMITTERS).max(1)) {
-            // What can't be cancelled is waited for below, and found.
+            // A run that can't be cancelled is waited for below, and reported.
             scope.spawn(|| chunk.iter().for_each(|thread| _ = engine.stop(thread, Stop::Cancelled)));
         }
     });

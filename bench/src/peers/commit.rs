@@ -1,4 +1,4 @@
-//! One commit of one message against what a peer does for the same, on a short thread and at 3,000 messages.
+//! One commit of one message, compared with a peer's equivalent, on a short thread and at 3,000 messages.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     let kinds = peers.kinds();
     let mut running = Vec::new();
     for kind in &kinds {
-        let mut peer = peers.start(&peers.place(*kind, "commit")?)?;
+        let mut peer = peers.start(&peers.storage(*kind, "commit")?)?;
         peer.ask(&json!({"do": "commits", "thread": "short", "count": 50}))?;
         peer.ask(&json!({"do": "fill", "thread": "long", "messages": LONG}))?;
         running.push(peer);
@@ -45,14 +45,14 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
         let bare = lap(100, || timed(|| bare.append()))?;
         let short = commits(&mut short, 100)?;
         let long = commits(&mut long, 100)?;
-        // What we left to the background is not charged to a peer.
+        // Our background work is not charged to a peer.
         settle();
         let peers = kinds.iter().zip(&mut running).map(|(kind, peer)| theirs(*kind, peer)).collect::<Outcome<_>>()?;
         rounds.push(Round { bare, short, long, peers });
     }
     store.close()?;
     running.into_iter().try_for_each(Peer::end)?;
-    tell(report, &kinds, &rounds);
+    add_figures(report, &kinds, &rounds);
     report.method(
         "one commit",
         format!(
@@ -78,7 +78,7 @@ fn theirs(kind: Kind, peer: &mut Peer) -> Outcome<(Lap, Lap)> {
     Ok((short, peer.commits(&json!({"do": "commits", "thread": "long", "count": count}))?))
 }
 
-fn tell(report: &mut Report, kinds: &[Kind], rounds: &[Round]) {
+fn add_figures(report: &mut Report, kinds: &[Kind], rounds: &[Round]) {
     let mut micros = |key: &str, what: &str, figure: &dyn Fn(&Round) -> f64| {
         report.figure(key, what, Unit::Micros, &Spread::over(rounds, figure), Goal::None);
     };

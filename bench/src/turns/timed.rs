@@ -1,4 +1,4 @@
-//! A store that knows how long whoever used it was in it.
+//! A store that measures the time spent in it.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ impl Timed {
         &self.inner
     }
 
-    /// How long each commit over several threads took since this was last asked, in microseconds.
+    /// How long each commit over several threads took since the last call, in microseconds.
     pub(crate) fn take_batches(&self) -> Vec<f64> {
         std::mem::take(&mut *self.batches_us.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -151,5 +151,5 @@ impl Ledger for Timed {
     }
 }
 
-// Not timed: something else looks, beside the run.
+// Not timed: another reader uses it, beside the run.
 selvedge_store::forward!([] Timed, inner: Inbox, Feed);

@@ -1,4 +1,4 @@
-//! Many threads in one store: what grows with their number, and what may not.
+//! Many threads in one store: what grows with their number, and what must not.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use selvedge_store_local::doctor::{Depth, Severity, examine};
 use crate::Outcome;
 use crate::home::{Home, Writer};
 use crate::report::{Goal, Report, Unit};
-use crate::under_load::{Size, millis, tell};
+use crate::under_load::{Size, millis, report_figure};
 
 /// How long things took, in milliseconds.
 struct Times {
@@ -28,13 +28,13 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
     let early = times(&folder.join("few"), few)?;
     let late = times(&folder.join("many"), many)?;
     let mut compared = |what: &str, figure: fn(&Times) -> f64, goal: Goal| {
-        tell(report, &format!("{what}, {many} threads"), Unit::Millis, figure(&late), Goal::None);
+        report_figure(report, &format!("{what}, {many} threads"), Unit::Millis, figure(&late), Goal::None);
         let what = format!("  {what}: time at {many} ÷ at {few} threads");
-        tell(report, &what, Unit::Times, figure(&late) / figure(&early), goal);
+        report_figure(report, &what, Unit::Times, figure(&late) / figure(&early), goal);
     };
-    // A hundred times more threads: what looks at each of them would take about a hundred times as long.
+    // A hundred times more threads: an operation that reads each of them would take about a hundred times as long.
     compared("open to read", |times| times.open_read, Goal::AtMost(5.0));
-    // Opening looks once through the table for manifests that a crash left behind: about a microsecond for each thread.
+    // Opening scans the table once for manifests that a crash left stale: about a microsecond for each thread.
     compared("open to write", |times| times.open_write, Goal::AtMost(30.0));
     compared("list the newest 50", |times| times.list, Goal::AtMost(10.0));
     compared("one by the beginning of its id", |times| times.resolve, Goal::AtMost(10.0));
@@ -42,7 +42,7 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
     compared("find nothing", |times| times.find_nothing, Goal::None);
     compared("doctor", |times| times.doctor, Goal::None);
     let each = late.doctor / many as f64 * 1e3;
-    tell(report, "doctor, for each thread", Unit::Micros, each, Goal::None);
+    report_figure(report, "doctor, for each thread", Unit::Micros, each, Goal::None);
     report.method(
         "threads",
         format!("{many} threads of one message each; medians of a few; doctor looks at the ends of logs"),
@@ -69,7 +69,7 @@ fn times(folder: &Path, threads: usize) -> Outcome<Times> {
     let last = format!("scribe-{:012x}", threads - 1);
     let found = store.list(&text("scribe"), None, 50)?;
     if found.items.len() != threads.min(50) || store.resolve(&last)?.as_str() != last {
-        return Err("a thread that is there was not found".into());
+        return Err("an existing thread was not found".into());
     }
     let times = Times {
         open_read,
@@ -88,7 +88,7 @@ fn looked_at(home: &Home, threads: usize) -> Outcome<()> {
     let report = examine(home.options(Access::ReadOnly)?, Depth::Ends, &mut |_, _| {});
     let worst = report.findings.iter().find(|finding| finding.severity > Severity::Note);
     match worst {
-        Some(finding) => Err(format!("the doctor found something in {threads} sound threads: {finding:?}").into()),
+        Some(finding) => Err(format!("the doctor has a finding in {threads} sound threads: {finding:?}").into()),
         None => Ok(()),
     }
 }

@@ -22,7 +22,7 @@ use selvedge_model::Digest;
 use selvedge_store::Backend;
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
-use selvedge_store_local::{Access, Amiss, LocalStore, Opened, Options};
+use selvedge_store_local::{Access, LocalStore, Opened, Options, Problems};
 
 use crate::args::Global;
 use crate::error::{Exit, Failure, Result};
@@ -41,7 +41,7 @@ pub(crate) struct Context<'a> {
     /// What stdin gave; it can be read only once, and a command may be run again.
     stdin: OnceCell<Vec<u8>>,
     /// What the stores that were opened find amiss, and what of that was said.
-    amiss: RefCell<(Vec<Amiss>, BTreeSet<String>)>,
+    problems: RefCell<(Vec<Problems>, BTreeSet<String>)>,
 }
 
 impl<'a> Context<'a> {
@@ -52,7 +52,7 @@ impl<'a> Context<'a> {
         if !folder.is_dir() {
             return Err(Failure::usage(format!("`{}` is not a folder", asked.display())));
         }
-        Ok(Self { output, folder, stdin: OnceCell::new(), amiss: RefCell::default() })
+        Ok(Self { output, folder, stdin: OnceCell::new(), problems: RefCell::default() })
     }
 
     /// What stdin gives, at most this many bytes, the same each time it is asked for.
@@ -117,7 +117,7 @@ impl<'a> Context<'a> {
         // Whatever a command is refused afterwards, it leaves nothing behind that looks like a crash.
         let store = LocalStore::open(options)?.closing_itself();
         self.tell_of(store.opened());
-        self.amiss.borrow_mut().0.push(store.amiss());
+        self.problems.borrow_mut().0.push(store.problems());
         Ok(store)
     }
 
@@ -140,14 +140,14 @@ impl<'a> Context<'a> {
         user.check_apart_from(&project)?;
         let options = self.options_to_look(project, user.trust()?);
         let store = LocalStore::open(Options { signer: user.signer().ok(), ..options })?;
-        self.amiss.borrow_mut().0.push(store.amiss());
+        self.problems.borrow_mut().0.push(store.problems());
         Ok(store)
     }
 
     /// Says what the stores that were opened have found amiss, each finding once. Every command ends with it.
-    pub(crate) fn tell_amiss(&self) {
-        let (stores, said) = &mut *self.amiss.borrow_mut();
-        for found in stores.iter().flat_map(Amiss::take) {
+    pub(crate) fn tell_problems(&self) {
+        let (stores, said) = &mut *self.problems.borrow_mut();
+        for found in stores.iter().flat_map(Problems::take) {
             if said.insert(found.clone()) {
                 self.output.say(clean(&found));
             }
@@ -190,7 +190,7 @@ impl<'a> Context<'a> {
         let until = Instant::now() + LAST_MOMENT;
         let left = loop {
             match Arc::get_mut(&mut store) {
-                Some(store) => break store.leave(),
+                Some(store) => break store.shut_down(),
                 None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
                 None => return,
             }

@@ -268,7 +268,7 @@ impl From<selvedge_store::Error> for Failure {
                 let failure = failure.detail("thread_id", thread.as_str());
                 failure.detail("theirs", theirs.to_string()).detail("ours", ours.to_string())
             }
-            Error::Unbelieved { key, .. } => failure.detail("key", key.to_string()),
+            Error::UntrustedKey { key, .. } => failure.detail("key", key.to_string()),
             Error::Log { thread, finding } => {
                 let failure = failure.detail("thread_id", thread.as_str());
                 match finding {

@@ -103,7 +103,7 @@ fn run_past_rotations(mut command: Option<Command>, context: &Context<'_>) -> Re
 /// Runs a command, and says what its stores found amiss, however it ended.
 fn run_and_tell(command: Option<Command>, context: &Context<'_>) -> Result<()> {
     let ended = run_command(command, context);
-    context.tell_amiss();
+    context.tell_problems();
     ended
 }
 

@@ -136,7 +136,7 @@ impl Running {
         let mut screen = Screen::new(context, &*self.store);
         let ended = run(&self, &work, &cancel, &mut |event| screen.show(&event));
         screen.finish();
-        context.tell_amiss();
+        context.tell_problems();
         let ended = ended.map_err(|error| hints::refused(&*self.store, &error));
         let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&*self.store, ended));
         // Its tools have the engine, and so the store.
@@ -206,7 +206,7 @@ fn orchestrator(
     let launcher = launcher(context, workshop)?;
     let known = Arc::downgrade(store);
     let vouch = Arc::new(move |parent: &Manifest| match known.upgrade() {
-        Some(store) => store.vouch(parent).map_err(|error| match error.hint() {
+        Some(store) => store.check_manifest(parent).map_err(|error| match error.hint() {
             Some(hint) => format!("{error}; {hint}"),
             None => error.to_string(),
         }),

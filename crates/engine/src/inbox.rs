@@ -24,7 +24,7 @@ use selvedge_model::{
     Answered, Cancel, Input, Manifest, Posted, Reason, Request, RequestId, RequestKind, Run, RunId, RunStatus, Status,
     Stop, ThreadId, Verdict,
 };
-use selvedge_store::{Acquire, Error as StoreError, Left, Waiting};
+use selvedge_store::{Acquire, Delivery, Error as StoreError, Waiting};
 
 use crate::assignment::Assignment;
 use crate::chain_run::{Active, Next};
@@ -49,7 +49,7 @@ pub enum Delivered {
     /// It was served by this process, with this verdict.
     Served(Answered),
     /// The process that holds the thread will serve it.
-    Left(Left),
+    Left(Delivery),
 }
 
 impl Engine {

@@ -121,7 +121,7 @@ impl Selvedge {
         // Weak, because the tools of a run outlive the handles for a moment.
         let known = Arc::downgrade(&store);
         let vouch = Arc::new(move |parent: &Manifest| match known.upgrade() {
-            Some(store) => store.vouch(parent).map_err(|error| match error.hint() {
+            Some(store) => store.check_manifest(parent).map_err(|error| match error.hint() {
                 Some(hint) => format!("{error}; {hint}"),
                 None => error.to_string(),
             }),

@@ -1,4 +1,4 @@
-//! A connection to the database, and the keys whose seals on its rows count.
+//! A connection to the database, and the keys whose seals on its rows are accepted.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -12,16 +12,16 @@ use selvedge_store::Result;
 
 use crate::schema::{self, Use};
 
-/// What rows of one store are sealed and checked with.
+/// Seals and checks the rows of one store.
 #[derive(Debug)]
 pub(crate) struct Sealer {
     pub(crate) seals: Seals,
-    /// The key of the store's user.
+    /// The user's key.
     pub(crate) key: Digest,
 }
 
 impl Sealer {
-    /// What the holder of a key seals with in the store of this id.
+    /// The sealer of a signer in the store of this id.
     pub(crate) fn new(signer: &Signer, store: &str) -> Arc<Self> {
         Arc::new(Self { seals: signer.seals().for_store(store), key: signer.fingerprint() })
     }
@@ -30,7 +30,7 @@ impl Sealer {
 /// A connection to the database of a store.
 pub(crate) struct Db {
     connection: Connection,
-    /// Without a key nothing is sealed, and rows are taken as they are: such a store is only looked at.
+    /// Without a key nothing is sealed and rows are not checked: such a store is read-only.
     sealer: Option<Arc<Sealer>>,
 }
 
@@ -57,7 +57,7 @@ impl Db {
         self.sealer.as_ref().map(|sealer| &sealer.seals)
     }
 
-    /// Closes it, and says if that fails.
+    /// Closes the connection, and returns a failure to do so.
     pub(crate) fn close(self) -> Result<()> {
         self.connection.close().map_err(|(_, error)| schema::database(error))
     }

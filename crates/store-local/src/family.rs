@@ -12,10 +12,10 @@ use selvedge_model::account::{Account, AccountId};
 use selvedge_model::{Event, Manifest, ThreadId, Timestamp};
 use selvedge_store::Result;
 
-use crate::anchor::Part;
+use crate::anchor::Bucket;
 use crate::core::{Core, lock};
 use crate::db::Db;
-use crate::disk::How;
+use crate::disk::OpenMode;
 use crate::layout::{is_reserved, listed};
 use crate::overlay::Overlay;
 use crate::rows::{self, Row};
@@ -90,8 +90,8 @@ impl Family {
     }
 
     /// The parts of the anchor that its accounts belong to.
-    pub(crate) fn parts(&self) -> BTreeSet<Part> {
-        self.accounts.iter().map(Part::of_account).collect()
+    pub(crate) fn parts(&self) -> BTreeSet<Bucket> {
+        self.accounts.iter().map(Bucket::of_account).collect()
     }
 }
 
@@ -118,7 +118,7 @@ impl Core {
     /// known to be incomplete has what is missing put down as spent.
     pub(crate) fn check_family(&self, account: Option<&Account>, family: &Family, rows: &[Row]) -> Result<()> {
         for row in rows {
-            self.refuse_behind(&row.manifest.thread_id, row)?;
+            self.refuse_outdated_row(&row.manifest.thread_id, row)?;
         }
         let is_incomplete = account.is_some_and(|account| account.incomplete);
         match family.strays.iter().find(|_| !is_incomplete) {
@@ -136,7 +136,7 @@ impl Core {
 
     /// The chain and the parent that the first line of a log names.
     fn birth(&self, thread: &ThreadId) -> Option<(ThreadId, Option<ThreadId>)> {
-        let file = self.disk.open(&self.layout.transcript(thread), How::Read).ok()?;
+        let file = self.disk.open(&self.layout.transcript(thread), OpenMode::Read).ok()?;
         let mut buffer = Vec::new();
         let mut reader = std::io::BufReader::new(Overlay::of_file(Some(file)).ok()?);
         lines::next_line(&mut reader, &mut buffer).ok()?;

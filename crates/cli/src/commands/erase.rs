@@ -77,7 +77,7 @@ fn resolve(store: &dyn Backend, thread: &ThreadId, prefix: &str) -> Result<Diges
         ([], _) | (_, true) => {
             let message = format!("thread `{thread}` has no blob whose name begins with `{prefix}`");
             let failure = Failure::new(Exit::NotFound, "blob_not_found", message);
-            Err(failure.hint(format!("the blobs lie in `{}`", store.place(thread).join("blobs").display())))
+            Err(failure.hint(format!("the blobs lie in `{}`", store.location(thread).join("blobs").display())))
         }
         (many, false) => {
             let message = format!("`{prefix}` names {} blobs of thread `{thread}`", many.len());

@@ -13,7 +13,7 @@ use selvedge_log::Trust;
 use selvedge_log::document::DocumentError;
 use selvedge_model::{Digest, ThreadId, Timestamp};
 use selvedge_store::Backend;
-use selvedge_store::heads::{BYTES_MAX, Compared, Depth, Differs, Heads, Noted, Signed};
+use selvedge_store::heads::{BYTES_MAX, Comparison, CurrentHeads, Depth, HeadDifference, Heads, Signed};
 use selvedge_store_local::disk::{self, RealDisk};
 use serde::Serialize;
 
@@ -102,9 +102,9 @@ pub(crate) struct Named<'a> {
     pub(crate) message: String,
 }
 
-impl<'a> From<&'a Differs> for Named<'a> {
-    fn from(differs: &'a Differs) -> Self {
-        let Differs { thread, version, how } = differs;
+impl<'a> From<&'a HeadDifference> for Named<'a> {
+    fn from(differs: &'a HeadDifference) -> Self {
+        let HeadDifference { thread, version, how } = differs;
         Self { thread_id: thread, version: *version, how: how.word(), message: differs.to_string() }
     }
 }
@@ -126,7 +126,7 @@ pub(crate) fn export(args: &Export, context: &Context<'_>) -> Result<()> {
     let user = User::find()?;
     user.signer()?;
     let store = context.open_to_copy()?;
-    let Noted { mut heads, left_out } = store.heads()?;
+    let CurrentHeads { mut heads, left_out } = store.heads()?;
     let file = match &args.file {
         Some(file) => context.folder.join(file),
         None => kept(&user, &heads.store_id)?,
@@ -273,7 +273,7 @@ fn show(
     heads: &Heads,
     signer: Digest,
     store_id: &str,
-    compared: &Compared,
+    compared: &Comparison,
     trust: &Trust,
     context: &Context<'_>,
 ) -> Result<()> {
@@ -308,7 +308,7 @@ fn show(
     Ok(())
 }
 
-fn behind(compared: &Compared, file: &Path) -> Failure {
+fn behind(compared: &Comparison, file: &Path) -> Failure {
     let number = compared.differs.len();
     let first = compared.differs.first().map(ToString::to_string).unwrap_or_default();
     let message = match number {
@@ -319,8 +319,8 @@ fn behind(compared: &Compared, file: &Path) -> Failure {
 }
 
 /// What helps depends on whether logs are behind, or only what is derived from them.
-pub(crate) fn what_to_do(compared: &Compared, store: &dyn Backend) -> String {
-    let is_behind = |differs: &&Differs| !differs.how.is_of_account();
+pub(crate) fn what_to_do(compared: &Comparison, store: &dyn Backend) -> String {
+    let is_behind = |differs: &&HeadDifference| !differs.how.is_of_account();
     let mut logs = compared.differs.iter().filter(is_behind).peekable();
     if logs.peek().is_none() {
         return "every log holds, so only the database is behind: `selvedge reindex` derives the accounts again"

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use selvedge_store::heads::Differs;
+use selvedge_store::heads::HeadDifference;
 use selvedge_store_local::LocalStore;
 use selvedge_store_local::disk::RealDisk;
 use serde::Serialize;
@@ -125,7 +125,7 @@ struct Whole<'a> {
 }
 
 /// What is restored is less than the backup's own list of heads.
-fn behind(differs: &[Differs]) -> Result<()> {
+fn behind(differs: &[HeadDifference]) -> Result<()> {
     let Some(first) = differs.first() else { return Ok(()) };
     let number = differs.len();
     let message =

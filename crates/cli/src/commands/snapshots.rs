@@ -3,7 +3,7 @@
 use selvedge::snapshot::{Schema, examined};
 use selvedge_model::{ThreadId, Timestamp};
 use selvedge_store::Summary;
-use selvedge_store::snapshot::Kept;
+use selvedge_store::snapshot::SnapshotInfo;
 use selvedge_store_local::Access;
 use serde::Serialize;
 
@@ -50,10 +50,10 @@ struct One {
 }
 
 impl One {
-    fn of(kept: Kept, why: Option<String>) -> Self {
-        let is_told = kept.is_told();
-        let Kept { place, name, version, saved_at, base, bytes } = kept;
-        let (log_version, saved_at) = (is_told.then_some(version), is_told.then_some(saved_at));
+    fn of(kept: SnapshotInfo, why: Option<String>) -> Self {
+        let is_snapshot = kept.is_snapshot();
+        let SnapshotInfo { place, name, version, saved_at, base, bytes } = kept;
+        let (log_version, saved_at) = (is_snapshot.then_some(version), is_snapshot.then_some(saved_at));
         Self { log_version, saved_at, place: place.as_str(), name, base, bytes, good: why.is_none(), why }
     }
 
@@ -78,12 +78,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
     let found = examined(&*store, &schema, archive, &thread_id)?;
     let Summary { manifest, version: log_version, .. } = store.get(&thread_id)?;
-    let lost = |kept: &Kept| {
+    let lost = |kept: &SnapshotInfo| {
         let lost = manifest.lost.iter().find(|lost| lost.contains(kept.version))?;
         Some(format!("the log has lost {} since {}", lost.in_words(), lost.since))
     };
     let snapshots: Vec<One> = found.into_iter().map(|(kept, why)| One::of(kept.clone(), lost(&kept).or(why))).collect();
-    let refused = store.no_snapshot_folders(&thread_id, archive);
+    let refused = store.blocked_folders(&thread_id, archive);
     let unlisted: Vec<String> = refused.iter().map(ToString::to_string).collect();
     for why in &unlisted {
         context.output.say(format_args!("no snapshot can be put there: {why}; move it away"));

@@ -83,7 +83,7 @@ fn look(thread: &ThreadId, store: &dyn Backend) -> Result<Shown> {
         needs: waiting::need_of(store, &summary),
         summary,
         head: store.head(thread)?,
-        folder: store.place(thread),
+        folder: store.location(thread),
         chain: ids(store.chain(thread)?),
         children: ids(store.children(thread)?),
         runs: store.runs(thread)?,

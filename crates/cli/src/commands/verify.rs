@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         &mut checked,
         has_come_to,
         // One that arrived without the others of its family says nothing of whether they were ever here.
-        |thread, version, by| Ok(args.all && !store.has_arrived(by) && !was_deleted(thread, version, &*store)?),
+        |thread, version, by| Ok(args.all && !store.is_imported(by) && !was_deleted(thread, version, &*store)?),
     )?;
     for one in &mut checked {
         let absent = absent_mates(one, &*store)?;
@@ -173,7 +173,7 @@ fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> Checked {
         }
     };
     let verdict = store.verify(&thread, &mut keep);
-    let file = store.place(&thread).join("transcript.jsonl");
+    let file = store.location(&thread).join("transcript.jsonl");
     let origin = imported::find(store, &thread);
     Checked::new(thread, file, verdict, explain.then_some(statements), store.trust()).imported(origin)
 }
@@ -186,7 +186,7 @@ pub(crate) fn insist(thread: &ThreadId, store: &dyn Backend) -> Result<()> {
 /// The threads that the log of an arrived thread names, and that are not here.
 fn absent_mates(one: &Checked, store: &dyn Backend) -> Result<Vec<(ThreadId, u64)>> {
     let mut absent = Vec::new();
-    if !store.has_arrived(one.thread()) {
+    if !store.is_imported(one.thread()) {
         return Ok(absent);
     }
     for (mate, version) in one.mates() {

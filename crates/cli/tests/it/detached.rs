@@ -45,7 +45,7 @@ fn a_thread_that_is_held_says_by_which_process() {
     let (thread, pid) = sleeper(&sandbox);
     let error = sandbox.run(&["resume", &thread, "--json"]).error(4, "lease_held");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains(&format!("held by process {pid}")), "{message}");
+    assert!(message.contains(&format!("leased to process {pid}")), "{message}");
     // And what is told to do helps.
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.contains(&format!("`selvedge cancel {thread}`")), "{hint}");

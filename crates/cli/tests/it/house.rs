@@ -82,7 +82,7 @@ fn a_log_that_reindex_left_out_is_named_by_everybody() {
     ran.error_beside_data(6, "damage");
     let found = finding(&ran, "thread_unknown");
     assert!(found["why"].as_str().unwrap().contains("is damaged"), "{found}");
-    assert!(found["help"].as_str().unwrap().starts_with("put the folder back from a backup"), "{found}");
+    assert!(found["help"].as_str().unwrap().starts_with("restore the folder from a backup"), "{found}");
     // What was left out is not forgotten in a store that is made from the backup.
     fs::create_dir(sandbox.root().join("elsewhere")).unwrap();
     sandbox.run(&["-C", "../elsewhere", "restore", "../copy", "--json"]).error_beside_data(6, "left_out");
@@ -100,7 +100,7 @@ fn a_sound_log_that_the_database_does_not_know_is_named_and_reindex_takes_it_in(
     fs::rename(&away, sandbox.threads().join(&thread)).unwrap();
     sandbox.run(&["verify", "--all", "--json"]).error_beside_data(6, "database_differs");
     let found = finding(&sandbox.run(&["doctor", "--json"]), "thread_unknown");
-    assert_eq!(found["help"], "`selvedge reindex` takes it in");
+    assert_eq!(found["help"], "`selvedge reindex` indexes it");
     assert_eq!(sandbox.run(&["reindex"]).code, Some(0));
     clean(&sandbox, &["doctor", "--deep"]);
     assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));

@@ -89,7 +89,7 @@ fn a_file_in_the_place_of_the_archive_is_told_and_everything_else_is_listed() {
     let ran = sandbox.run(&["snapshots", &thread, "--json"]);
     let listed = ran.json();
     assert_eq!((&listed["snapshots"][0]["place"], &listed["snapshots"][0]["good"]), (&json!("newest"), &json!(true)));
-    assert!(listed["unlisted"][0].as_str().unwrap().contains("it is no folder"), "{listed}");
+    assert!(listed["unlisted"][0].as_str().unwrap().contains("it is not a folder"), "{listed}");
     assert!(sandbox.run(&["snapshots", &thread]).stderr.contains("move it away"));
     let ran = sandbox.run(&["doctor", "--json"]);
     assert!(ran.stdout.contains("snapshot_folder_refused"), "{ran:?}");

@@ -182,12 +182,12 @@ fn a_parent_whose_papers_are_gone_gets_new_ones_before_it_starts_a_child() {
     assert!(std::fs::read_to_string(sandbox.project().join("seen.txt")).unwrap().contains("thread.json"));
     assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
     let word = "`thread.json` of `parent-";
-    assert!(ran.stderr.contains(word) && ran.stderr.contains("written anew"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(word) && ran.stderr.contains("written again"), "{}", ran.stderr);
     // And when it is gone before the thread goes on.
     let parent = thread_of(&ran);
     std::fs::remove_file(sandbox.threads().join(&parent).join("thread.json")).unwrap();
     let ran = sandbox.run(&["resume", &parent, "go on", "--json"]);
-    assert!(ran.stderr.contains(word) && ran.stderr.contains("written anew"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(word) && ran.stderr.contains("written again"), "{}", ran.stderr);
     assert!(sandbox.threads().join(&parent).join("thread.json").is_file());
 }
 

@@ -22,9 +22,9 @@ use selvedge::model::{
     Timestamp,
 };
 use selvedge::snapshot::{Keeper, Schema, examined, newest};
-use selvedge::store::snapshot::{Kept, Place};
+use selvedge::store::snapshot::{SnapshotFolder, SnapshotInfo};
 use selvedge::store::{Logs, Snapshots};
-use selvedge::store_local::disk::{Disk, DiskFile, How, RealDisk};
+use selvedge::store_local::disk::{Disk, DiskFile, OpenMode, RealDisk};
 use selvedge::store_local::system::SystemIds;
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
@@ -44,8 +44,8 @@ struct Filling {
 }
 
 impl Disk for Filling {
-    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
-        let is_snapshot = path.to_string_lossy().contains("state.json") && how == How::MakeNew;
+    fn open(&self, path: &Path, how: OpenMode) -> io::Result<Box<dyn DiskFile>> {
+        let is_snapshot = path.to_string_lossy().contains("state.json") && how == OpenMode::CreateNew;
         if is_snapshot && self.is_full.load(Ordering::SeqCst) {
             self.refused.fetch_add(1, Ordering::SeqCst);
             return Err(io::Error::from_raw_os_error(28));
@@ -247,8 +247,8 @@ impl House {
         self.folder.path().join(".ai/agent/threads").join(thread.folder())
     }
 
-    fn kept(&self, thread: &ThreadId) -> Vec<Kept> {
-        self.open().kept(thread, "archive").unwrap()
+    fn kept(&self, thread: &ThreadId) -> Vec<SnapshotInfo> {
+        self.open().list_snapshots(thread, "archive").unwrap()
     }
 
     /// The newest good snapshot, whole.
@@ -262,10 +262,11 @@ impl House {
     /// What the triggers were, oldest first.
     fn triggers(&self, thread: &ThreadId) -> Vec<String> {
         let store = self.open();
-        let mut kept = store.kept(thread, "archive").unwrap();
+        let mut kept = store.list_snapshots(thread, "archive").unwrap();
         kept.reverse();
-        let trigger =
-            |kept: &Kept| store.read_snapshot(thread, kept, "archive").unwrap().body().unwrap()["trigger"].clone();
+        let trigger = |kept: &SnapshotInfo| {
+            store.read_snapshot(thread, kept, "archive").unwrap().body().unwrap()["trigger"].clone()
+        };
         kept.iter().map(|kept| trigger(kept).as_str().unwrap().to_owned()).collect()
     }
 }
@@ -316,7 +317,7 @@ fn a_snapshot_counts_the_time_of_the_run_that_goes_on() {
     let seconds: Vec<f64> = {
         let (store, mut kept) = (house.open(), house.kept(&thread));
         kept.reverse();
-        let body = |kept: &Kept| store.read_snapshot(&thread, kept, "archive").unwrap().body().unwrap();
+        let body = |kept: &SnapshotInfo| store.read_snapshot(&thread, kept, "archive").unwrap().body().unwrap();
         let running = kept.iter().map(body).filter(|state| state["status"] == "running");
         running.map(|state| state["cost"]["duration_seconds"].as_f64().unwrap()).collect()
     };
@@ -400,7 +401,7 @@ fn short_threads_are_not_saved_turn_by_turn_and_long_ones_rarely() {
 fn a_long_thread_begins_with_its_snapshot_and_reads_only_what_stands_behind_it() {
     let house = House::new(|_| {});
     let (thread, _) = house.run_with(None, 30, &long_text(), Then::Done, |work| work.limits.turns = None);
-    assert!(house.kept(&thread).iter().all(|kept| kept.place == Place::Archived), "it is completed");
+    assert!(house.kept(&thread).iter().all(|kept| kept.place == SnapshotFolder::Archived), "it is completed");
     let (_, ran) = house.run(Some(&thread), 30, "x", Then::Done);
     assert_eq!((ran.reads, ran.shown, ran.told.len()), (0, 63, 0), "{:?}", ran.told);
     // Without any snapshot it is the same thread.
@@ -760,11 +761,11 @@ fn so_many_older_ones_are_kept_and_none_that_is_too_old() {
     });
     let (thread, _) = house.run_with(None, 99, "hm", Then::Done, |work| work.limits.turns = Some(5));
     let count = |place| house.kept(&thread).iter().filter(|kept| kept.place == place).count();
-    assert_eq!((count(Place::Newest), count(Place::Older)), (1, 4));
+    assert_eq!((count(SnapshotFolder::Newest), count(SnapshotFolder::Older)), (1, 4));
     // Eight days later only the last few of them are left beside the new ones.
     house.clock.0.fetch_add(8 * 24 * 3_600_000_000, Ordering::SeqCst);
     house.run_with(Some(&thread), 0, "hm", Then::Fails, |work| work.limits.turns = None);
-    assert_eq!((count(Place::Newest), count(Place::Older)), (1, 3));
+    assert_eq!((count(SnapshotFolder::Newest), count(SnapshotFolder::Older)), (1, 3));
 }
 
 /// Ten older snapshots, each nearly as long as the log, made a store more than twice as large as its logs.
@@ -775,7 +776,8 @@ fn older_snapshots_take_less_than_half_of_their_log() {
         "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. ".repeat(20);
     let (thread, _) = house.run_with(None, 300, &story, Then::Done, |work| work.limits.turns = Some(1000));
     let log = fs::metadata(house.folder_of(&thread).join("transcript.jsonl")).unwrap().len();
-    let away: u64 = house.kept(&thread).iter().filter(|kept| kept.place != Place::Newest).map(|kept| kept.bytes).sum();
+    let away: u64 =
+        house.kept(&thread).iter().filter(|kept| kept.place != SnapshotFolder::Newest).map(|kept| kept.bytes).sum();
     assert!(away > 0 && away * 2 <= log, "{away} of {log} bytes");
 }
 
@@ -795,7 +797,7 @@ fn a_damaged_snapshot_counts_for_none_of_those_that_are_kept() {
         .into();
     damaged.iter().for_each(|file| fs::write(file, "{\"log_version\":900}").unwrap());
     house.run_with(Some(&thread), 99, "hm", Then::Done, |work| work.limits.turns = Some(2));
-    let older: Vec<_> = house.kept(&thread).into_iter().filter(|kept| kept.place == Place::Older).collect();
+    let older: Vec<_> = house.kept(&thread).into_iter().filter(|kept| kept.place == SnapshotFolder::Older).collect();
     let good = older.iter().filter(|kept| kept.version < 900).count();
     assert_eq!((good, older.len()), (4, 8), "all that are good are kept, and whoever looks finds the others");
 }
@@ -803,10 +805,19 @@ fn a_damaged_snapshot_counts_for_none_of_those_that_are_kept() {
 #[test]
 fn when_a_thread_is_completed_its_snapshots_are_archived_deleted_or_kept() {
     for (action, places) in [
-        (Action::Archive, vec![Place::Archived; 4]),
+        (Action::Archive, vec![SnapshotFolder::Archived; 4]),
         (Action::Delete, Vec::new()),
         // The newest says how it ended.
-        (Action::Keep, vec![Place::Newest, Place::Older, Place::Older, Place::Older, Place::Older]),
+        (
+            Action::Keep,
+            vec![
+                SnapshotFolder::Newest,
+                SnapshotFolder::Older,
+                SnapshotFolder::Older,
+                SnapshotFolder::Older,
+                SnapshotFolder::Older,
+            ],
+        ),
     ] {
         let house = House::new(|config| {
             config.checkpoint.performance.coalesce = Coalesce::Always;

@@ -52,14 +52,15 @@ pub fn another_request_under_the_key_is_refused<H: Harness>(harness: &H) {
     });
 }
 
-/// A retry may come with another expectation or under another right: it still asks for the same.
-pub fn a_retry_may_expect_something_else<H: Harness>(harness: &H) {
+/// A retry may have another expected version or another right: it is still the same request.
+pub fn a_retry_may_expect_another_version<H: Harness>(harness: &H) {
     let store = harness.open();
     let other = harness.open();
     let thread = create(&store, "relaxed");
     let request = |expect, right| {
         let mut part = part(&thread, says("once"));
-        (part.expect, part.right) = (expect, right);
+        part.expect = expect;
+        part.right = right;
         Batch::of(part).with_key(id("k1"))
     };
     use selvedge_model::Right::{Brief, Lease};
@@ -75,7 +76,7 @@ pub fn a_retry_may_expect_something_else<H: Harness>(harness: &H) {
     assert_eq!(store.get(&thread).unwrap().version, 1);
 }
 
-/// What became of a commit can be asked by its key, also by somebody else and after its maker's death.
+/// The outcome of a commit is found by its key, also by another handle and after the committer's death.
 pub fn an_outcome_is_found_by_its_key<H: Harness>(harness: &H) {
     let store = harness.open();
     let other = harness.open();
@@ -83,7 +84,7 @@ pub fn an_outcome_is_found_by_its_key<H: Harness>(harness: &H) {
     assert_eq!(store.outcome(&id("k1")).unwrap(), None);
     let late = Batch::of(part_at(&thread, 9, empty())).with_key(id("k1"));
     assert_refused!(store.commit(late), Error::Conflict { .. }, "a commit at the wrong version");
-    assert_eq!(store.outcome(&id("k1")).unwrap(), None, "what was refused was not committed");
+    assert_eq!(store.outcome(&id("k1")).unwrap(), None, "a refused commit has no outcome");
     let first = commit(&store, Batch::of(part(&thread, empty())).with_key(id("k1")));
     assert_eq!(other.outcome(&id("k1")).unwrap().unwrap().versions, first.versions);
     drop(store);
@@ -91,8 +92,8 @@ pub fn an_outcome_is_found_by_its_key<H: Harness>(harness: &H) {
     assert_eq!(other.outcome(&id("k2")).unwrap(), None);
 }
 
-/// Key and request stand in every checkpoint of the batch, so that they survive the loss of the index.
-pub fn key_and_request_stand_in_the_checkpoints<H: Harness>(harness: &H) {
+/// Every checkpoint of a batch has its key and request, so that they survive the loss of the index.
+pub fn checkpoints_have_key_and_request<H: Harness>(harness: &H) {
     let store = harness.open();
     let one = create(&store, "one");
     let two = create(&store, "two");
@@ -110,7 +111,7 @@ pub fn key_and_request_stand_in_the_checkpoints<H: Harness>(harness: &H) {
     assert_eq!((&without.key, without.request), (&None, None), "a commit without a key has none");
 }
 
-/// A commit that was refused leaves its key free.
+/// A refused commit leaves its key unused.
 pub fn a_refused_commit_leaves_its_key_free<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "patient");
@@ -125,10 +126,10 @@ pub fn a_refused_commit_leaves_its_key_free<H: Harness>(harness: &H) {
     let refused = Batch::of(part(&thread, patches([count("nothing")]))).with_key(id("k2"));
     assert_refused!(store.commit(refused), Error::Fold { .. }, "a patch that does not apply");
     let other = commit(&store, Batch::of(part(&thread, empty())).with_key(id("k2")));
-    assert!(!other.replayed, "another request may use the key of one that was refused");
+    assert!(!other.replayed, "another request may use the key of a refused one");
 }
 
-/// A birth that is retried is not refused as a second one.
+/// A retried creation is not refused as a second one.
 pub fn a_retried_birth_is_the_first_one<H: Harness>(harness: &H) {
     let store = harness.open();
     let request = Batch::of(birth(&id("born"), new_thread())).with_key(id("k1"));
@@ -144,7 +145,7 @@ pub fn retries_at_once_are_committed_once<H: Harness>(harness: &H) {
     let thread = create(&stores[0], "hasty");
     for version in 1..=5 {
         let request = Batch::of(part(&thread, says("once"))).with_key(id(&format!("k{version}")));
-        let answers = at_once(4, |worker| stubbornly(|| stores[worker % 2].commit(request.clone())).unwrap());
+        let answers = at_once(4, |worker| with_retries(|| stores[worker % 2].commit(request.clone())).unwrap());
         assert!(answers.iter().all(|answer| answer.versions == [(thread.clone(), version)]), "one answer: {answers:?}");
         let fresh = answers.iter().filter(|answer| !answer.replayed).count();
         assert_eq!(fresh, 1, "one of them was the first: {answers:?}");

@@ -8,7 +8,7 @@ use selvedge_log::recovery::Finding;
 use selvedge_log::scan::{Damage, Flaw};
 use selvedge_model::account::AccountId;
 use selvedge_model::{Digest, ThreadId};
-use selvedge_store::archive::{Accounts, ArchivedKeys, Arrival, Arrived, verify_archive};
+use selvedge_store::archive::{Accounts, ArchivedKeys, ImportOutcome, ImportReport, verify_archive};
 use selvedge_store::{Backend, Error};
 use selvedge_store_local::Access;
 use serde::Serialize;
@@ -75,7 +75,7 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     conclude(failures, args.files.len())
 }
 
-fn one(path: &Path, dry_run: bool, store: &dyn Backend) -> Result<Arrived> {
+fn one(path: &Path, dry_run: bool, store: &dyn Backend) -> Result<ImportReport> {
     let mut archive = BufReader::with_capacity(1 << 16, input::open(path)?);
     store.import(&mut archive, !dry_run).map_err(|error| explain(path, error, store.trust()))
 }
@@ -134,16 +134,16 @@ fn missing_keys(path: &Path, trust: &Trust) -> Option<(Vec<Digest>, bool)> {
     (!missing.is_empty()).then_some((missing, all_vouched))
 }
 
-fn word(arrival: Arrival) -> &'static str {
+fn word(arrival: ImportOutcome) -> &'static str {
     match arrival {
-        Arrival::Imported => "imported",
-        Arrival::WouldImport => "would_import",
-        Arrival::Unchanged => "unchanged",
+        ImportOutcome::Imported => "imported",
+        ImportOutcome::WouldImport => "would_import",
+        ImportOutcome::Unchanged => "unchanged",
     }
 }
 
-fn show(file: &Path, arrived: &Arrived, writable: bool, context: &Context<'_>) -> Result<()> {
-    let Arrived { thread, head, blobs, signers, arrival, accounts } = arrived;
+fn show(file: &Path, arrived: &ImportReport, writable: bool, context: &Context<'_>) -> Result<()> {
+    let ImportReport { thread, head, blobs, signers, arrival, accounts } = arrived;
     let incomplete = accounts.iter().filter(|(_, is_whole)| !**is_whole).map(|(account, _)| account);
     if context.output.is_json() {
         return context.output.record(&Imported {
@@ -159,9 +159,9 @@ fn show(file: &Path, arrived: &Arrived, writable: bool, context: &Context<'_>) -
         });
     }
     let said = match arrival {
-        Arrival::Imported => format!("imported as thread `{thread}`"),
-        Arrival::WouldImport => format!("would be imported as thread `{thread}`"),
-        Arrival::Unchanged => format!("thread `{thread}` is here already, exactly so"),
+        ImportOutcome::Imported => format!("imported as thread `{thread}`"),
+        ImportOutcome::WouldImport => format!("would be imported as thread `{thread}`"),
+        ImportOutcome::Unchanged => format!("thread `{thread}` is here already, exactly so"),
     };
     let name = clean(&file.display().to_string());
     let held = [count(head.lines, "line"), count(*blobs, "blob")].join(", ");
@@ -171,7 +171,7 @@ fn show(file: &Path, arrived: &Arrived, writable: bool, context: &Context<'_>) -
         lines.push(paint(DIM, format!("read-only: key {} signs it, not yours", head.signer.short())));
     }
     context.output.text(lines.join("\n  "))?;
-    if *arrival == Arrival::WouldImport {
+    if *arrival == ImportOutcome::WouldImport {
         let file = shell_word(&file.display().to_string());
         context.output.tell(format_args!("Nothing was written. Next: `selvedge import {file}`"));
     }

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use selvedge_legacy::nova::{Importer, NovaError, Outcome, Report, Source};
-use selvedge_legacy::nova_file::{Counts, What};
+use selvedge_legacy::nova_file::{Counts, RemarkKind};
 use selvedge_model::ThreadId;
 use selvedge_store_local::Access;
 use serde::Serialize;
@@ -234,14 +234,14 @@ fn trouble(report: &Report) -> Option<String> {
     })
 }
 
-fn what(what: What) -> &'static str {
+fn what(what: RemarkKind) -> &'static str {
     match what {
-        What::Glued => "told apart",
-        What::Torn => "torn",
-        What::Nul => "zero bytes",
-        What::Invalid => "unreadable",
-        What::Long => "too long",
-        What::Surrogate => "half a surrogate pair",
-        What::Number => "a number that can't be held",
+        RemarkKind::Glued => "told apart",
+        RemarkKind::Torn => "torn",
+        RemarkKind::Nul => "zero bytes",
+        RemarkKind::Invalid => "unreadable",
+        RemarkKind::Long => "too long",
+        RemarkKind::Surrogate => "half a surrogate pair",
+        RemarkKind::Number => "a number that can't be held",
     }
 }

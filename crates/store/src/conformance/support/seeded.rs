@@ -1,4 +1,4 @@
-//! A clock and chance that a test decides.
+//! A clock and a random source that a test controls.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use selvedge_model::{Clock, Ids, Timestamp};
 
-/// Chance from a seed: the same seed gives the same values, so a failing test can be repeated.
+/// Seeded random ids: the same seed gives the same values, so a failing test can be repeated.
 ///
-/// A clone goes on where the original is; handles on one store must share one seed's values, or their names collide.
+/// A clone shares the sequence of the original; handles on one store must share one sequence, or their names collide.
 #[derive(Clone, Debug)]
 pub struct SeededIds(Arc<Mutex<u64>>);
 
@@ -42,7 +42,7 @@ impl Ids for SeededIds {
     }
 }
 
-/// A clock that follows a script: every look at it moves it on by one step, and a test may set it. Clones share one time.
+/// A scripted clock: every read advances it by one step, and a test may set it. Clones share one time.
 #[derive(Clone, Debug)]
 pub struct ScriptedClock {
     micros: Arc<AtomicI64>,
@@ -50,27 +50,27 @@ pub struct ScriptedClock {
 }
 
 impl ScriptedClock {
-    /// Begins at `at` and moves on by `step` at every look.
+    /// Begins at `at` and advances by `step` at every read.
     pub fn new(at: Timestamp, step: Duration) -> Self {
         let step = i64::try_from(step.as_micros()).unwrap_or(i64::MAX);
         Self { micros: Arc::new(AtomicI64::new(at.as_micros())), step }
     }
 
-    /// The same clock, running backwards: time is a claim and never decides an order.
+    /// The same clock, running backwards: times never decide an order.
     #[must_use]
     pub fn backwards(mut self) -> Self {
         self.step = -self.step;
         self
     }
 
-    /// Goes to another time, earlier ones included.
+    /// Sets the time, also to an earlier one.
     pub fn set(&self, at: Timestamp) {
         self.micros.store(at.as_micros(), Ordering::SeqCst);
     }
 }
 
 impl Default for ScriptedClock {
-    /// Begins on a day in November 2026 and moves on by a millisecond.
+    /// Begins on a day in November 2026 and advances by a millisecond.
     fn default() -> Self {
         Self::new(Timestamp::from_micros(1_794_700_000_000_000), Duration::from_millis(1))
     }

@@ -1,13 +1,13 @@
-//! The end of a log: what can be told of it without reading the whole.
+//! The end of a log: what can be checked without reading all of it.
 //!
 //! ```text
 //! log   |---------------------------------|----- READ_MAX -----| head
 //!                                         |        lines  ckpt |
 //! ```
 //!
-//! The last line must be the checkpoint that the database tells of, rightly signed. Its signature covers the hash of every byte
-//! before it. A log no longer than [`READ_MAX`] is hashed whole; of a longer one only what was added since the state was saved, and only
-//! with the key that sealed the running hash there. Either way a byte that changed there is found.
+//! The last line must be the checkpoint that the database records, correctly signed. Its signature covers the hash of every byte before it.
+//! A log no longer than [`READ_MAX`] is hashed whole; of a longer one only the bytes since the state was saved, and only with the key that
+//! sealed the running hash there. Either way a changed byte in that range is found.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,7 +20,7 @@ use selvedge_model::{Digest, Event, NamedBlobs};
 use selvedge_store::Error;
 
 use super::Examiner;
-use crate::disk::{DiskFile, How};
+use crate::disk::{DiskFile, OpenMode};
 use crate::overlay::read_fully;
 use crate::rows::{self, Row};
 use crate::saved_state;
@@ -28,26 +28,26 @@ use selvedge_store::folded::Folded;
 
 /// How much of a log is read at most, unless its last line alone is longer.
 pub(super) const READ_MAX: u64 = 256 << 10;
-/// More than any line of a log has.
+/// The longest possible line of a log is shorter than this.
 const LINE_MAX: u64 = 9 << 20;
-/// How long a saved state may be that is read for the sake of its running hash.
+/// The maximum length of a saved state that is read to get its running hash.
 const STATE_MAX: u64 = 1 << 20;
 /// How many of a log's last lines are compared by their times.
 const LAST_LINES: usize = 8;
 
-/// The end of a log that is as it should be, as far as it was read.
-pub(super) struct End<'a> {
+/// The end of a log, as far as it was read, without a problem.
+pub(super) struct LogEnd<'a> {
     /// The last lines, the newest last.
     pub(super) lines: Vec<Line>,
-    /// The blobs that the lines name that were read.
+    /// The blobs that are named in the lines that were read.
     pub(super) named: NamedBlobs,
-    /// Whose signatures the lines tell of that were read.
+    /// The signers that occur in the lines that were read.
     pub(super) signers: BTreeSet<Digest>,
-    /// What the log folds to, if every byte of it was hashed.
+    /// The fold of the log, if every byte of it was hashed.
     pub(super) folded: Option<Folded<'a>>,
 }
 
-/// Why the end of a log was not accepted at first sight.
+/// Why the end of a log was not accepted at once.
 pub(super) enum Refused {
     Io(io::Error),
     Store(Error),
@@ -70,10 +70,10 @@ impl From<Error> for Refused {
 }
 
 impl Examiner<'_> {
-    /// Looks at the end of a log. A signature is judged only if its key is trusted.
-    pub(super) fn end<'a>(&self, row: &'a Row) -> Result<End<'a>, Refused> {
+    /// Checks the end of a log. A signature is verified only if its key is trusted.
+    pub(super) fn end<'a>(&self, row: &'a Row) -> Result<LogEnd<'a>, Refused> {
         let head = &row.head;
-        let file = self.core().disk.open(&self.core().layout.transcript(&row.manifest.thread_id), How::Read)?;
+        let file = self.core().disk.open(&self.core().layout.transcript(&row.manifest.thread_id), OpenMode::Read)?;
         let (start, bytes) = read_end(&*file, head.bytes)?;
         let last = bytes.strip_suffix(b"\n").ok_or(Refused::Because("its last line is cut off"))?;
         let last_at = last.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -81,7 +81,7 @@ impl Examiner<'_> {
         let is_whole = start == 0;
         if let Some((hash, from)) = self.saved(row, start, is_whole)? {
             let bytes = &bytes[(from - start) as usize..];
-            // A state that was saved at the head itself tells nothing of the bytes before it.
+            // A state that was saved at the head itself says nothing about the bytes before it.
             if let Some(before) = said.byte_offset.checked_sub(from) {
                 agree(hash, bytes.split_at(before as usize), &said, head)?;
             }
@@ -90,7 +90,7 @@ impl Examiner<'_> {
         let mut named = NamedBlobs::default();
         let mut signers = BTreeSet::from([head.signer]);
         let mut folded = is_whole.then(|| Folded::new(&row.manifest.thread_id));
-        // The first line may have begun before what was read.
+        // The first line may begin before the bytes that were read.
         let whole_from = if is_whole { 0 } else { bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
         let whole = bytes.get(whole_from..bytes.len() - 1).unwrap_or_default();
         let split: Vec<&[u8]> = whole.split(|byte| *byte == b'\n').collect();
@@ -109,10 +109,10 @@ impl Examiner<'_> {
                 lines.push(line);
             }
         }
-        Ok(End { lines, named, signers, folded })
+        Ok(LogEnd { lines, named, signers, folded })
     }
 
-    /// The last line, if it is the checkpoint that the database tells of.
+    /// The last line, if it is the checkpoint that the database records.
     fn checkpoint(&self, text: &[u8], at: u64, head: &Head) -> Result<Checkpoint, Refused> {
         let line = line::decode(text).map_err(|_| Refused::Because("its last line can't be read"))?;
         let Event::Checkpoint(said) = line.event else {
@@ -125,13 +125,13 @@ impl Examiner<'_> {
             && said.byte_offset == at
             && line.seq + 1 == head.lines;
         let is_signed = self.core().trust.key(&said.signer).is_none_or(|key| checkpoint::verify(text, key).is_ok());
-        match agrees && is_signed {
-            true => Ok(*said),
-            false => Err(Refused::Because("its last checkpoint is not the one that the database knows")),
+        if !(agrees && is_signed) {
+            return Err(Refused::Because("its last checkpoint is not the one that the database records"));
         }
+        Ok(*said)
     }
 
-    /// A running hash at or behind `start`, and where it stands: none at all at the beginning, else the one that our own key sealed.
+    /// A running hash at or after `start`, and its offset: an empty one at the start of the log, else the one that our own key sealed.
     fn saved(&self, row: &Row, start: u64, is_whole: bool) -> Result<Option<(RunningHash, u64)>, Refused> {
         if is_whole {
             return Ok(Some((RunningHash::new(), 0)));
@@ -147,7 +147,7 @@ impl Examiner<'_> {
     }
 }
 
-/// The last bytes of a log, and where they begin: at most [`READ_MAX`], or as many as its last line has.
+/// The last bytes of a log, and their offset: at most [`READ_MAX`], or as many as its last line has.
 fn read_end(file: &dyn DiskFile, end: u64) -> io::Result<(u64, Vec<u8>)> {
     let mut most = READ_MAX;
     loop {
@@ -167,18 +167,18 @@ fn read_end(file: &dyn DiskFile, end: u64) -> io::Result<(u64, Vec<u8>)> {
     }
 }
 
-/// Hashes the bytes: those before the checkpoint must be the ones that it signed, all of them those that the database tells of.
+/// Hashes the bytes: those before the checkpoint must match its signed hash, all of them the head in the database.
 fn agree(mut hash: RunningHash, (before, last): (&[u8], &[u8]), said: &Checkpoint, head: &Head) -> Result<(), Refused> {
     hash.update(before);
     let is_signed = hash.digest() == said.hash;
     hash.update(last);
-    match is_signed && hash.digest() == head.hash {
-        true => Ok(()),
-        false => Err(Refused::Because("the bytes before its last checkpoint are not the ones that were signed")),
+    if !(is_signed && hash.digest() == head.hash) {
+        return Err(Refused::Because("the bytes before its last checkpoint are not the ones that were signed"));
     }
+    Ok(())
 }
 
-/// Whether a line may be about this: a blob that it names or that was erased, a key that took over.
+/// Whether a line may concern this: a blob that it names or that was erased, or a key rotation.
 fn mentions(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|window| window == word)
 }

@@ -1,4 +1,4 @@
-//! The bytes of a file as they are kept: blobs, read one after the other.
+//! The stored bytes of a file: blobs, read one after the other.
 
 use std::io::{self, Read};
 
@@ -6,24 +6,24 @@ use selvedge_model::{Digest, ThreadId};
 use selvedge_store::{Commit, Logs};
 
 use super::error::NovaError;
-use super::record::Piece;
+use super::record::StoredPiece;
 use super::source::Source;
 
-/// How many bytes one blob holds at most.
+/// The maximum number of bytes of one blob.
 const PIECE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Reads the blobs of an import as one file. An error of the store is handed on inside the error.
-pub(super) struct KeptBytes<'a> {
+/// Reads the blobs of an import as one file. A store error is passed on inside the I/O error.
+pub(super) struct StoredBytes<'a> {
     logs: &'a dyn Logs,
     thread: &'a ThreadId,
-    left: std::vec::IntoIter<Piece>,
+    left: std::vec::IntoIter<StoredPiece>,
     current: io::Cursor<Vec<u8>>,
     skip: u64,
 }
 
-impl<'a> KeptBytes<'a> {
+impl<'a> StoredBytes<'a> {
     /// Begins at byte `from`.
-    pub(super) fn new(logs: &'a dyn Logs, thread: &'a ThreadId, pieces: Vec<Piece>, from: u64) -> Self {
+    pub(super) fn new(logs: &'a dyn Logs, thread: &'a ThreadId, pieces: Vec<StoredPiece>, from: u64) -> Self {
         let mut skip = from;
         let mut pieces = pieces.into_iter().peekable();
         while let Some(passed) = pieces.next_if(|piece| piece.bytes <= skip) {
@@ -34,7 +34,7 @@ impl<'a> KeptBytes<'a> {
     }
 }
 
-impl Read for KeptBytes<'_> {
+impl Read for StoredBytes<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let read = self.current.read(buffer)?;
@@ -50,7 +50,7 @@ impl Read for KeptBytes<'_> {
     }
 }
 
-/// The next piece of at most `most` bytes of a file, in a buffer that is used again; shorter only at its end.
+/// The next piece of at most `most` bytes of a file, in a reused buffer; shorter only at its end.
 pub(super) fn next_piece(
     input: &mut dyn Read,
     most: u64,
@@ -62,8 +62,8 @@ pub(super) fn next_piece(
     read.map(drop).map_err(NovaError::reading(source.name()))
 }
 
-/// Keeps bytes as a blob.
-pub(super) fn keep(store: &dyn Commit, thread: &ThreadId, bytes: &[u8]) -> Result<Piece, NovaError> {
+/// Stores bytes as a blob.
+pub(super) fn keep(store: &dyn Commit, thread: &ThreadId, bytes: &[u8]) -> Result<StoredPiece, NovaError> {
     let blob: Digest = store.put_blob(thread, bytes)?;
-    Ok(Piece { blob, bytes: bytes.len() as u64 })
+    Ok(StoredPiece { blob, bytes: bytes.len() as u64 })
 }

@@ -3,14 +3,14 @@
 
 /// What was replaced in one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mended {
+pub(super) struct Replacements {
     /// Half a surrogate pair became U+FFFD.
     pub(super) text: bool,
     /// A number became the nearest representable one.
     pub(super) number: bool,
 }
 
-impl Mended {
+impl Replacements {
     pub(super) fn any(self) -> bool {
         self.text || self.number
     }
@@ -18,7 +18,7 @@ impl Mended {
 
 /// The same JSON with `\ufffd` for every half of a surrogate pair, of the same length; `None` if there is none.
 pub(super) fn whole_surrogates(json: &[u8]) -> Option<Vec<u8>> {
-    let mut mended: Option<Vec<u8>> = None;
+    let mut replaced: Option<Vec<u8>> = None;
     let mut at = 0;
     // Only strings have backslashes.
     while let Some(next) = json[at..].iter().position(|byte| *byte == b'\\') {
@@ -26,7 +26,7 @@ pub(super) fn whole_surrogates(json: &[u8]) -> Option<Vec<u8>> {
         at += match (escaped(json, at), escaped(json, at + 6)) {
             (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
             (Some(0xd800..=0xdfff), _) => {
-                mended.get_or_insert_with(|| json.to_vec())[at..at + 6].copy_from_slice(br"\ufffd");
+                replaced.get_or_insert_with(|| json.to_vec())[at..at + 6].copy_from_slice(br"\ufffd");
                 6
             }
             (Some(_), _) => 6,
@@ -34,7 +34,7 @@ pub(super) fn whole_surrogates(json: &[u8]) -> Option<Vec<u8>> {
         };
         at = at.min(json.len());
     }
-    mended
+    replaced
 }
 
 /// The code unit of a `\uXXXX` at this position.
@@ -106,13 +106,13 @@ mod tests {
 
     #[test]
     fn half_a_surrogate_pair_is_replaced_and_a_whole_one_is_not() {
-        let mended = |json: &str| whole_surrogates(json.as_bytes()).map(|bytes| String::from_utf8(bytes).unwrap());
-        assert_eq!(mended(r#"{"a":"\ud83c\udf75 \u00e4 \\ud800 \n"}"#), None);
-        assert_eq!(mended(r#"{"a":"\ud83c"}"#).as_deref(), Some(r#"{"a":"\ufffd"}"#));
-        assert_eq!(mended(r#"{"a":"\uDF75x"}"#).as_deref(), Some(r#"{"a":"\ufffdx"}"#));
-        assert_eq!(mended(r#"{"a":"\ud83c\ud83c\udf75"}"#).as_deref(), Some(r#"{"a":"\ufffd\ud83c\udf75"}"#));
-        assert_eq!(mended(r#"{"a":"\\\ud83c\u0041"}"#).as_deref(), Some(r#"{"a":"\\\ufffd\u0041"}"#));
-        assert_eq!(mended(r#""\"#), None);
+        let replaced = |json: &str| whole_surrogates(json.as_bytes()).map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(replaced(r#"{"a":"\ud83c\udf75 \u00e4 \\ud800 \n"}"#), None);
+        assert_eq!(replaced(r#"{"a":"\ud83c"}"#).as_deref(), Some(r#"{"a":"\ufffd"}"#));
+        assert_eq!(replaced(r#"{"a":"\uDF75x"}"#).as_deref(), Some(r#"{"a":"\ufffdx"}"#));
+        assert_eq!(replaced(r#"{"a":"\ud83c\ud83c\udf75"}"#).as_deref(), Some(r#"{"a":"\ufffd\ud83c\udf75"}"#));
+        assert_eq!(replaced(r#"{"a":"\\\ud83c\u0041"}"#).as_deref(), Some(r#"{"a":"\\\ufffd\u0041"}"#));
+        assert_eq!(replaced(r#""\"#), None);
     }
 
     #[test]

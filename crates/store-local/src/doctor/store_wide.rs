@@ -1,4 +1,4 @@
-//! What lies between the threads: folders, tombstones, owners, what waits in the database, and the disk itself.
+//! What is between the threads: folders, tombstones, owners, pending work in the database, and the disk itself.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,10 +17,10 @@ use crate::leads::{self, Leads};
 use crate::rows::{self, Row, bad_row};
 use crate::schema::{self, database};
 
-/// Below this there is no room to work in.
+/// Free space below this is too little to work with.
 const ROOM_BYTES_MIN: u64 = 64 << 20;
 
-/// Says when the disk is nearly full.
+/// Reports a disk that is nearly full.
 pub(super) fn room(root: &Path, report: &mut Report) {
     let Ok(found) = rustix::fs::statvfs(root) else { return };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
@@ -30,19 +30,19 @@ pub(super) fn room(root: &Path, report: &mut Report) {
 
 fn too_little(free: u64, all: u64) -> Option<Finding> {
     let what = format!("{} MB are free", free >> 20);
-    let why = "a commit that finds no room is refused; nothing acknowledged is lost by that";
-    let found = Finding::new(Severity::Warning, "disk_room", "the disk", what, why).help("make room");
+    let why = "a commit that does not fit is refused; no acknowledged data is lost";
+    let found = Finding::new(Severity::Warning, "disk_room", "the disk", what, why).help("free some space");
     (free < ROOM_BYTES_MIN || free < all / 100).then_some(found)
 }
 
-/// Says how many logs lie there, when the database can't.
+/// Reports how many logs there are, when the database can't be read.
 pub(super) fn count_logs(layout: &Layout, report: &mut Report) {
     let Ok(entries) = fs::read_dir(layout.root()) else { return };
     let logs = entries.flatten().filter(|entry| entry.path().join("transcript.jsonl").is_file()).count();
     if logs > 0 {
         let what = match logs {
-            1 => "a log lies there, and was not looked at".to_owned(),
-            _ => format!("{logs} logs lie there, and were not looked at"),
+            1 => "there is a log, which was not checked".to_owned(),
+            _ => format!("there are {logs} logs, which were not checked"),
         };
         let why = "they are the record, and do not need the database to be verified";
         report.add(Finding::new(Severity::Note, "logs_unseen", "the store", what, why));
@@ -50,14 +50,14 @@ pub(super) fn count_logs(layout: &Layout, report: &mut Report) {
 }
 
 impl Examiner<'_> {
-    /// Folders that no row tells of. (A row without a folder is found with its thread.)
+    /// Reports folders without rows. (A row without a folder is reported with its thread.)
     pub(super) fn folders(&self, known: &[Row], report: &mut Report) -> Result<()> {
         let root = self.core().layout.root();
         let known: HashSet<String> = known.iter().map(|row| row.manifest.thread_id.folder()).collect();
         let Ok(entries) = fs::read_dir(root) else { return Ok(()) };
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            // A link counts as what it stands for; that of a thread that is known is found with it.
+            // A link counts as a folder; one in place of a known thread's folder is reported with the thread.
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink());
             if is_temporary(&name) && is_old(&entry.path(), &*self.clock) {
                 report.add(left_over("the store", &entry.path().display().to_string()));
@@ -81,24 +81,23 @@ impl Examiner<'_> {
             let path = core.layout.tombstone(&thread);
             files.insert(path.clone());
             match read_document(core, &path) {
-                // A key that is not known to count tells nothing of the file; it is said of the keys.
+                // Without trusted keys the file can't be judged; that is reported with the keys.
                 Ok(_) if self.depth == Depth::Unsigned => {}
                 Ok(bytes) => match document::verify_json(delete::KIND, thread.as_str(), &bytes, &core.trust) {
                     Ok(_) => {}
                     Err(DocumentError::UntrustedKey { fingerprint } | DocumentError::RevokedKey { fingerprint }) => {
-                        report.unbelieved(fingerprint, &thread)
+                        report.untrusted(fingerprint, &thread)
                     }
                     Err(error) => {
                         let what = format!("its tombstone `{}` is refused", path.display());
                         let found =
                             Finding::new(Severity::Damage, "tombstone_refused", &thread, what, error.to_string());
-                        report.add(
-                            found.help("put the file back from a backup; the database still knows that it was deleted"),
-                        );
+                        report
+                            .add(found.help("restore the file from a backup; the database still records the deletion"));
                     }
                 },
                 Err(_) if buried == 0 => {
-                    let why = "deleting it was cut short; the next writing command finishes it";
+                    let why = "deleting it was interrupted; the next writing command finishes it";
                     report.add(Finding::new(
                         Severity::Warning,
                         "deletion_unfinished",
@@ -112,7 +111,7 @@ impl Examiner<'_> {
                     let found = Finding::new(Severity::Damage, "tombstone_missing", &thread, what, error.to_string());
                     report.add(
                         found.help(
-                            "`selvedge reindex` writes it anew from the database; without it, one that is rebuilt from the logs alone forgets the deletion",
+                            "`selvedge reindex` writes it again from the database; without it, a database that is rebuilt from the logs alone loses the deletion",
                         ),
                     );
                 }
@@ -125,8 +124,8 @@ impl Examiner<'_> {
                 if is_old(&path, &*self.clock) {
                     report.add(left_over("the store", &path.display().to_string()));
                 }
-            } else if let Some((key, thread)) = self.unbelieved_tombstone(&path) {
-                report.unbelieved(key, &thread);
+            } else if let Some((key, thread)) = self.untrusted_tombstone(&path) {
+                report.untrusted(key, &thread);
             } else if is_old(&path, &*self.clock) {
                 let what = format!("the tombstone `{}` is not in the database", path.display());
                 let why = "the database is older than the file, or the file was copied here";
@@ -139,8 +138,8 @@ impl Examiner<'_> {
         Ok(())
     }
 
-    /// Whose key signed a tombstone that is left out of the database because that key does not count, and of which thread it is.
-    fn unbelieved_tombstone(&self, path: &Path) -> Option<(Digest, ThreadId)> {
+    /// The key and thread of a tombstone that is not in the database because its key is not trusted.
+    fn untrusted_tombstone(&self, path: &Path) -> Option<(Digest, ThreadId)> {
         let name = path.file_name()?.to_string_lossy().into_owned();
         let thread = ThreadId::from_folder(name.strip_suffix(".json")?).ok()?;
         let bytes = read_document(self.core(), path).ok()?;
@@ -160,9 +159,9 @@ impl Examiner<'_> {
             match self.core().is_alive(&owner) {
                 Ok(true) => report.live_owners += 1,
                 Ok(false) => dead += 1,
-                // What is no plain file was not put there by an owner.
+                // Not a plain file, so no owner created it.
                 Err(error) => {
-                    let what = format!("`{}` is not the file of a process", entry.path().display());
+                    let what = format!("`{}` is not the lock file of a process", entry.path().display());
                     let found = Finding::new(Severity::Note, "owner_foreign", "the store", what, error.to_string());
                     report.add(found.help("it can be removed"));
                 }
@@ -173,13 +172,13 @@ impl Examiner<'_> {
                 1 => "a process ended without closing the store".to_owned(),
                 _ => format!("{dead} processes ended without closing the store"),
             };
-            let why = "their files in `owners` are tidied by the next writing command";
+            let why = "their files in `owners` are removed by the next writing command";
             report.add(Finding::new(Severity::Note, "owners_dead", "the store", what, why));
         }
         Ok(())
     }
 
-    /// What the next changesets of threads lead with. Without a key nothing can be said about seals.
+    /// The lines that the next changesets of threads begin with. Without a key nothing can be said about seals.
     fn leads(&self, connection: &Db) -> Result<Vec<(String, Leads)>> {
         let mut found = Vec::new();
         for row in rows::select_any(connection, "t.id IN (SELECT thread FROM leads) OR h.leads > 0 ORDER BY t.id", [])?
@@ -192,7 +191,7 @@ impl Examiner<'_> {
         Ok(found)
     }
 
-    /// What waits in the database for somebody to do it.
+    /// Reports pending work in the database.
     pub(super) fn waiting(&self, report: &mut Report) -> Result<()> {
         let (requests, leads) = self.core().read(|connection| Ok((waiting(connection)?, self.leads(connection)?)))?;
         for (thread, count) in requests {
@@ -207,17 +206,17 @@ impl Examiner<'_> {
         }
         for (thread, Leads { unsealed, .. }) in leads.iter().filter(|(_, leads)| leads.unsealed > 0) {
             let what = format!("{unsealed} event(s) that wait to be recorded were not sealed with your key");
-            let why = "something else than Selvedge wrote them, or a key that is not at hand; they are never recorded";
+            let why = "a program other than Selvedge wrote them, or they were sealed with a key that is not available; they are never recorded";
             report.add(Finding::new(Severity::Damage, "leads_unsealed", thread, what, why));
         }
         for (thread, Leads { missing, .. }) in leads.iter().filter(|(_, leads)| leads.missing > 0) {
             let what = format!("{missing} event(s) that waited to be recorded were removed from the database");
-            let why = "the next changeset can't say what was found and mended before it";
+            let why = "the next changeset can't record what was found and repaired before it";
             report.add(Finding::new(Severity::Damage, "leads_missing", thread, what, why));
         }
         for (thread, leads) in leads.iter().filter(|(_, leads)| leads.rows.len() > leads.unsealed) {
             let count = leads.rows.len() - leads.unsealed;
-            let why = "the next changeset leads with what was found and mended, signed";
+            let why = "the next changeset begins with what was found and repaired, signed";
             report.add(Finding::new(
                 Severity::Note,
                 "leads_waiting",
@@ -228,15 +227,15 @@ impl Examiner<'_> {
         }
         for (_, thread, blob) in self.core().unfinished_erasures()? {
             let what = format!("the content of blob {} is to be erased, and may still be there", blob.short());
-            let why = "erasing it was cut short; the next writing command finishes it";
+            let why = "erasing it was interrupted; the next writing command finishes it";
             let found = Finding::new(Severity::Warning, "erasure_unfinished", &thread, what, why);
-            report.add(found.help("any writing command, such as `selvedge thread rename`"));
+            report.add(found.help("run any writing command, such as `selvedge thread rename`"));
         }
         Ok(())
     }
 }
 
-/// How many requests wait for which thread.
+/// How many requests wait, by thread.
 fn waiting(connection: &Db) -> Result<Vec<(String, i64)>> {
     if schema::version(connection)? < schema::FORMAT {
         return Ok(Vec::new());
@@ -252,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_with_little_room_is_named() {
+    fn a_nearly_full_disk_is_reported() {
         let mb = 1 << 20;
         let gb = 1 << 30;
         assert_eq!(too_little(10 * gb, 100 * gb), None);

@@ -1,4 +1,4 @@
-//! What a store of many threads must not do: look at what belongs to other threads for the sake of one.
+//! Query plans: no operation on one thread may scan the rows of other threads.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use selvedge_model::{
 use selvedge_store::{Acquire, Commit, Feed, Inbox, Leases, Logs};
 
 use crate::LocalStore;
-use crate::testing::{House, listen, thread};
+use crate::testing::{TestStore, thread, trace};
 
-/// Tables that have as many rows as the schema has, whatever the store holds.
+/// Tables whose number of rows does not depend on the store's content.
 const SMALL: [&str; 2] = ["sqlite_sequence", "CONSTANT ROW"];
 
-/// The steps of the plan of a statement that look at every row of a table.
+/// The steps of a statement's plan that scan a whole table.
 fn scans(connection: &Connection, sql: &str) -> Vec<String> {
     let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
     let mut found = statement.raw_query();
@@ -39,8 +39,8 @@ fn starts(run: &str) -> Changeset {
     Changeset { run_id: Some(RunId::new(run).unwrap()), run_meta: Some(meta), ..Changeset::empty(Reason::UserMessage) }
 }
 
-/// Everything that a run does in the store from the creation of its thread to the release of its lease.
-fn live(store: &LocalStore) {
+/// Everything that a run does in the store, from the creation of its thread to the release of its lease.
+fn whole_run(store: &LocalStore) {
     let one = thread("one");
     let new = NewThread::of(AgentId::new("scribe").unwrap());
     let birth = Part::new(one.clone(), Expect::Absent, Changeset::creating(new));
@@ -52,7 +52,7 @@ fn live(store: &LocalStore) {
     };
     commit(starts("r1"));
     commit(says("warm"));
-    // As another process left it: from the database, the file and the redo.
+    // As after another process: from the database, the file and the redo.
     store.core.forget(&one);
     commit(says("cold"));
     store.read(&one, 0, 10).unwrap();
@@ -72,24 +72,24 @@ fn live(store: &LocalStore) {
     assert_eq!((position, newest, store.arrivals(0, 10).unwrap().len()), (4, 2, 2));
 }
 
-/// Loading a thread looked at the redo of all threads: with ten thousand that begin at once, each at that of ten thousand.
+/// Loading a thread scanned the redo of all threads: with ten thousand that begin at once, each scanned that of ten thousand.
 #[test]
-fn what_one_thread_needs_is_found_without_a_look_at_the_others() {
-    let house = House::new();
-    let store = house.open();
-    let said: BTreeSet<String> = listen(&store, || live(&store));
-    let asked = |table: &str| said.iter().any(|sql| sql.contains(table));
+fn operations_on_one_thread_scan_no_table() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
+    let statements: BTreeSet<String> = trace(&store, || whole_run(&store));
+    let is_queried = |table: &str| statements.iter().any(|sql| sql.contains(table));
     for table in ["threads", "heads", "redo", "leads", "requests", "runs", "messages", "feed", "keys"] {
-        assert!(asked(table), "nothing was asked of `{table}`: {said:#?}");
+        assert!(is_queried(table), "`{table}` was not queried: {statements:#?}");
     }
     let is_planned =
         |sql: &&String| !["BEGIN", "COMMIT", "PRAGMA", "ROLLBACK"].iter().any(|word| sql.starts_with(word));
     let plans = store.core.read(|connection| {
-        let scans = said.iter().filter(is_planned).map(|sql| (sql.clone(), scans(connection, sql)));
+        let scans = statements.iter().filter(is_planned).map(|sql| (sql.clone(), scans(connection, sql)));
         Ok(scans.filter(|(_, scans)| !scans.is_empty()).collect::<Vec<_>>())
     });
     assert_eq!(plans.unwrap(), []);
-    // A plan that scans is noticed.
+    // The test detects a plan that scans.
     let scanned = store.core.read(|connection| Ok(scans(connection, "SELECT 1 FROM redo WHERE thread = ?")));
     assert_eq!(scanned.unwrap().len(), 1);
 }

@@ -1,8 +1,8 @@
-//! What the postings of a batch make of accounts, before anything is durable.
+//! Applies the postings of a batch to accounts, before anything is durable.
 //!
-//! Each posting builds on the ones before it, over all parts of the batch. In the end both sides of every child account that was
-//! closed, opened again, corrected or had a reservation ended must agree; if they don't, whoever made the batch decided by what is no longer
-//! true, and decides anew.
+//! Each posting builds on the ones before it, over all parts of the batch. In the end parent and child must agree on every child account
+//! that was closed, reopened, corrected or had a reservation ended; if they don't, the batch was decided on outdated data, and the caller
+//! decides again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,21 +14,21 @@ use crate::error::{Error, Result};
 use crate::prepare::{PreparedAccount, View};
 
 /// The accounts that a batch changes.
-pub(crate) struct Books<'v> {
+pub(crate) struct BatchAccounts<'v> {
     view: &'v dyn View,
     accounts: BTreeMap<AccountId, PreparedAccount>,
-    /// What parents were charged for child accounts and given back, by child.
+    /// The amounts that parents were charged for child accounts and got back, by child.
     charges: BTreeMap<AccountId, (Money, Money)>,
-    /// Accounts whose status changed, or what they have spent although they may be closed.
+    /// Accounts whose status changed, or whose spending was corrected.
     moved: BTreeSet<AccountId>,
 }
 
-impl<'v> Books<'v> {
+impl<'v> BatchAccounts<'v> {
     pub(crate) fn new(view: &'v dyn View) -> Self {
         Self { view, accounts: BTreeMap::new(), charges: BTreeMap::new(), moved: BTreeSet::new() }
     }
 
-    /// Applies postings in order and gives the events that record them.
+    /// Applies postings in order and returns the events that record them.
     pub(crate) fn post(&mut self, postings: Vec<Posting>) -> Result<Vec<Event>> {
         postings.into_iter().map(|posting| self.post_one(&posting)).collect()
     }
@@ -63,7 +63,7 @@ impl<'v> Books<'v> {
         Ok(posting.event(posted.record))
     }
 
-    /// Remembers what a posting takes from or gives to a parent for its child.
+    /// Adds up what a posting charges a parent, or returns to it, for its child.
     fn charge(&mut self, posting: &Posting, held: Option<&Reservation>) {
         let held_for = || held.and_then(|held| held.child.clone());
         let (child, charged, returned) = match posting {
@@ -77,7 +77,7 @@ impl<'v> Books<'v> {
         *sums = (sums.0.saturating_add(charged), sums.1.saturating_add(returned));
     }
 
-    /// The accounts as they are afterwards, if both sides of every child account agree.
+    /// The accounts after the batch, if parent and child agree on every child account.
     pub(crate) fn close(self) -> Result<BTreeMap<AccountId, PreparedAccount>> {
         let touched: BTreeSet<_> = self.moved.iter().chain(self.charges.keys()).collect();
         for child in touched {
@@ -92,7 +92,7 @@ impl<'v> Books<'v> {
             Some(entry) => entry.after.clone(),
             None => before.clone(),
         };
-        // Money may be held for an account that is never opened, and given back.
+        // An amount may be reserved for an account that is never opened, and released.
         let Some(after) = after else { return Ok(()) };
         let Some(parent) = after.parent.clone() else { return Ok(()) };
         if self.now(&parent)?.is_none() {
@@ -101,10 +101,11 @@ impl<'v> Books<'v> {
         let (charged, returned) = self.charges.get(child).copied().unwrap_or_default();
         let is_held = self.holds(&parent, child)?;
         let pair = Pair { before: before.as_ref(), after: &after, is_held, charged, returned };
-        match pair.fits() {
-            true => Ok(()),
-            false => Err(Error::AccountBusy(if after.status == AccountStatus::Closed { parent } else { after.id })),
+        if !pair.fits() {
+            let busy = if after.status == AccountStatus::Closed { parent } else { after.id };
+            return Err(Error::AccountBusy(busy));
         }
+        Ok(())
     }
 
     fn now(&self, account: &AccountId) -> Result<Option<Account>> {
@@ -114,7 +115,7 @@ impl<'v> Books<'v> {
         }
     }
 
-    /// Whether an account holds money for a child afterwards.
+    /// Whether an account has an amount reserved for a child after the batch.
     fn holds(&self, parent: &AccountId, child: &AccountId) -> Result<bool> {
         let is_for = |held: &Reservation| held.child.as_ref() == Some(child) && held.state != ReservationState::Unknown;
         let changed = self.accounts.get(parent).map(|entry| &entry.reservations);

@@ -1,7 +1,7 @@
-//! One thread in a copy of a store: its log against the head that the copy tells of, its blobs against their names, and its
-//! `thread.json` against the log; and the tombstone of one that was deleted.
+//! Verifies one thread in a copy of a store: its log against the head that the copy records, its blobs against their names, its
+//! `thread.json` against the log; or the tombstone of a deleted thread.
 //!
-//! What a backup says of itself and what is restored from it are judged here alike. Nothing is written.
+//! Used both when a backup is made and when it is restored. Nothing is written.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use crate::layout::{Layout, check_folder};
 use crate::manifest;
 use crate::replay::read_log;
 
-/// Something that is not what was signed: a thread's log, one of its blobs, its `thread.json` or its tombstone.
+/// Something that failed verification: a thread's log, one of its blobs, its `thread.json` or its tombstone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bad {
     /// The thread.
@@ -41,16 +41,16 @@ pub struct Bad {
 
 /// The name of a thread's manifest.
 pub(crate) const MANIFEST: &str = "thread.json";
-/// What a tombstone is called among what is bad.
+/// The `file` of a bad tombstone.
 pub(crate) const TOMBSTONE: &str = "tombstone";
 
 impl Bad {
-    /// A thread's log that is not what was signed.
+    /// A log that failed verification.
     pub(crate) fn log(thread: &ThreadId, why: String, copied: bool) -> Self {
         Self { thread_id: thread.clone(), blob: None, file: None, why, copied }
     }
 
-    /// A file beside it that is not.
+    /// A file beside the log that failed verification.
     pub(crate) fn file(thread: &ThreadId, file: &str, why: String, copied: bool) -> Self {
         Self { file: Some(file.to_owned()), ..Self::log(thread, why, copied) }
     }
@@ -61,26 +61,26 @@ impl Bad {
     }
 }
 
-/// What was found out about a copied thread.
-pub(crate) struct Judged {
+/// The verdict on a copied thread.
+pub(crate) struct CopyVerdict {
     /// Its log.
     pub(crate) finding: Finding,
     /// What is wrong with its `thread.json`, if there is one.
     pub(crate) bad_manifest: Option<String>,
-    /// Blobs that its log names and that are not there as they were named.
+    /// Blobs that its log names and that are missing or changed.
     pub(crate) bad_blobs: Vec<BadBlob>,
-    /// The files among its blobs that are what their names say, and that nobody erased.
+    /// Its blobs that match their names and were not erased.
     pub(crate) blobs: BTreeSet<Digest>,
 }
 
-impl Judged {
-    /// What is to be said of it; `is_there` tells what was copied.
+impl CopyVerdict {
+    /// The failures to report; `is_there` says what was copied.
     pub(crate) fn bad(&self, thread: &ThreadId, is_there: impl Fn(Option<&Digest>) -> bool) -> Vec<Bad> {
         let is_copied = is_there(None);
         let log =
             (self.finding != Finding::Sound).then(|| Bad::log(thread, describe(thread, &self.finding), is_copied));
         let manifest = self.bad_manifest.iter().map(|why| {
-            let why = format!("`{MANIFEST}` of `{thread}` is not what was signed: {why}");
+            let why = format!("`{MANIFEST}` of `{thread}` failed verification: {why}");
             Bad::file(thread, MANIFEST, why, is_copied)
         });
         let blobs = self.bad_blobs.iter().map(|bad| Bad {
@@ -91,14 +91,14 @@ impl Judged {
     }
 }
 
-/// Judges a copied thread: every hash and signature of its log up to `head`, and every blob.
+/// Verifies a copied thread: every hash and signature of its log up to `head`, and every blob.
 pub(crate) fn judge_copy(
     thread: &ThreadId,
     head: &Head,
     layout: &Layout,
     trust: &Trust,
     disk: &dyn Disk,
-) -> Result<Judged> {
+) -> Result<CopyVerdict> {
     let path = layout.transcript(thread);
     check_folder(&layout.thread(thread))?;
     let mut named = NamedBlobs::default();
@@ -114,7 +114,7 @@ pub(crate) fn judge_copy(
     let examined = read.map_err(io_error("read", &path))?;
     let evidence = Evidence { head: Some(head), file_bytes: examined.bytes, ..Evidence::default() };
     let finding = judge(&examined, evidence, Mode::Strict).finding;
-    // Of a log that is not believed nothing can be said by it.
+    // A log that failed verification says nothing about its manifest.
     let bad_manifest = match shown {
         _ if finding != Finding::Sound => None,
         Err(Error::Integrity { why, .. }) => Some(why),
@@ -129,7 +129,7 @@ pub(crate) fn judge_copy(
     };
     let mut blobs = BTreeSet::new();
     let folder = layout.blobs(thread);
-    // What is no folder holds no blob; those that are named are missing then.
+    // If it is not a folder, all named blobs are missing.
     if check_folder(&folder).unwrap_or(false) {
         for name in entries(&folder)? {
             let Ok(blob) = name.to_string_lossy().parse::<Digest>() else { continue };
@@ -138,20 +138,19 @@ pub(crate) fn judge_copy(
             }
         }
     }
-    let bad_blobs = match named.must_be_there().all(|(blob, _)| blobs.contains(&blob)) {
-        true => Vec::new(),
-        false => bad_blobs(&named, |blob| Ok(open_blob(layout, disk, thread, blob)?.1)),
-    };
-    Ok(Judged { finding, bad_manifest, bad_blobs, blobs })
+    let is_complete = named.must_be_there().all(|(blob, _)| blobs.contains(&blob));
+    let bad_blobs =
+        if is_complete { Vec::new() } else { bad_blobs(&named, |blob| Ok(open_blob(layout, disk, thread, blob)?.1)) };
+    Ok(CopyVerdict { finding, bad_manifest, bad_blobs, blobs })
 }
 
 /// What is wrong with the signed file of a tombstone, if anything.
 pub(crate) fn bad_tombstone(thread: &ThreadId, document: &[u8], trust: &Trust) -> Option<String> {
     let refused = document::verify_json(delete::KIND, thread.as_str(), document, trust).err()?;
-    Some(format!("the tombstone of `{thread}` is not what was signed: {refused}"))
+    Some(format!("the tombstone of `{thread}` failed verification: {refused}"))
 }
 
-/// Whether a name in a thread's folder is that of a file that belongs there and is copied with the log.
+/// Whether a file of this name in a thread's folder is copied with the log.
 pub(crate) fn belongs(name: &str) -> bool {
     ["transcript.jsonl", MANIFEST, "capabilities.md"].contains(&name) || name.starts_with("transcript.quarantine")
 }

@@ -1,4 +1,4 @@
-//! Looking at threads: their bytes, their fold, everything that can be seen of them at once.
+//! Observing threads: their bytes, their fold, everything that is visible at once.
 
 use std::io::Read;
 
@@ -11,7 +11,7 @@ use crate::contract::{Filter, Logs, Store, Summary};
 use crate::error::{Error, Result};
 use crate::load;
 
-/// The exact bytes of a log, and the head they end at.
+/// The exact bytes of a log, and their head.
 pub fn bytes_of(store: &impl Logs, thread: &ThreadId) -> (Head, Vec<u8>) {
     let (head, mut reader) = store.transcript(thread).unwrap();
     let mut bytes = Vec::new();
@@ -24,34 +24,34 @@ pub fn lines_of(store: &impl Logs, thread: &ThreadId) -> Vec<Line> {
     store.read(thread, 0, usize::MAX).unwrap()
 }
 
-/// Checks every signature of a log and that it ends at its head; gives its changesets.
+/// Verifies every signature of a log and that it ends at its head; returns its changesets.
 pub fn verified(store: &impl Logs, trust: &Trust, thread: &ThreadId) -> Vec<Entry> {
     let (head, bytes) = bytes_of(store, thread);
     let mut entries = Vec::new();
     let scanner = Scanner::new(thread, trust, Signatures::Every);
     let examined = examine(bytes.as_slice(), scanner, |entry| entries.push(entry)).unwrap();
-    assert_eq!(examined.damage, None, "every line of `{thread}` must hold");
+    assert_eq!(examined.damage, None, "every line of `{thread}` must be valid");
     assert_eq!(examined.head(), Some(&head), "the log of `{thread}` must end at its head");
-    assert_eq!(bytes.len() as u64, head.bytes, "the log of `{thread}` must have as many bytes as its head says");
+    assert_eq!(bytes.len() as u64, head.bytes, "the log of `{thread}` must have the length of its head");
     entries
 }
 
-/// A thread as its log tells it.
+/// A thread, folded from its log.
 pub fn loaded(store: &impl Logs, trust: &Trust, thread: &ThreadId) -> Thread {
     load::load(store, thread, trust, None).unwrap_or_else(|error| panic!("`{thread}` must load: {error}")).thread
 }
 
-/// Everything that can be seen of some threads, and of the accounts and the feed beside them.
+/// Everything that is visible of some threads, their accounts and the feed.
 #[derive(Debug, PartialEq)]
-pub struct Sight {
-    threads: Vec<Result<Seen, &'static str>>,
+pub struct Observed {
+    threads: Vec<Result<ObservedThread, &'static str>>,
     accounts: Vec<Option<Account>>,
     listed: Vec<Summary>,
     position: (u64, u64),
 }
 
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct ObservedThread {
     summary: Summary,
     head: Head,
     log: String,
@@ -59,15 +59,15 @@ struct Seen {
     requests: Vec<crate::contract::Waiting>,
 }
 
-/// Looks at everything there is of `threads`.
-pub fn sight(store: &impl Store, threads: &[&ThreadId]) -> Sight {
-    let seen = |thread: &ThreadId| -> Result<Seen> {
+/// Observes everything of `threads`.
+pub fn observe(store: &impl Store, threads: &[&ThreadId]) -> Observed {
+    let seen = |thread: &ThreadId| -> Result<ObservedThread> {
         let summary = store.get(thread)?;
         let (head, bytes) = bytes_of(store, thread);
         let log = String::from_utf8(bytes).unwrap();
-        Ok(Seen { summary, head, log, runs: store.runs(thread)?, requests: store.pending(thread)? })
+        Ok(ObservedThread { summary, head, log, runs: store.runs(thread)?, requests: store.pending(thread)? })
     };
-    Sight {
+    Observed {
         threads: threads.iter().map(|thread| seen(thread).map_err(|error: Error| error.code())).collect(),
         accounts: threads.iter().map(|thread| store.account(thread).unwrap()).collect(),
         listed: store.list(&Filter::default(), None, 1_000).unwrap().items,
@@ -75,10 +75,10 @@ pub fn sight(store: &impl Store, threads: &[&ThreadId]) -> Sight {
     }
 }
 
-/// Checks that `attempt` changes nothing that can be seen of `threads`.
+/// Checks that `attempt` changes nothing that is visible of `threads`.
 #[track_caller]
 pub fn leaves_no_trace(store: &impl Store, threads: &[&ThreadId], attempt: impl FnOnce()) {
-    let before = sight(store, threads);
+    let before = observe(store, threads);
     attempt();
-    assert_eq!(sight(store, threads), before, "what was refused must leave no trace");
+    assert_eq!(observe(store, threads), before, "a refused operation must leave no trace");
 }

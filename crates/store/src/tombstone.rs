@@ -1,13 +1,12 @@
-//! What goes with the log of a thread that is deleted, so that its tombstone can say so.
+//! The postings of a deleted log, for its tombstone.
 
 use std::io::{self, BufRead};
 
 use selvedge_log::{line, lines};
 use selvedge_model::account::replay::Buried;
 
-/// The postings that a log has, for its tombstone. A line that can't be read has none: what is damaged can be deleted.
-pub fn postings_of(log: impl BufRead) -> io::Result<Vec<Buried>> {
-    let mut log = log;
+/// The postings of a log, for its tombstone. Unreadable lines are skipped, so that a damaged log can be deleted.
+pub fn postings_of(mut log: impl BufRead) -> io::Result<Vec<Buried>> {
     let mut bytes = Vec::new();
     let mut found = Vec::new();
     while lines::next_line(&mut log, &mut bytes)? {

@@ -1,4 +1,4 @@
-//! What remains of deleted threads, from their signed files.
+//! The tombstones of deleted threads, from their signed files.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,21 @@ use crate::layout::{Layout, is_there, listed};
 use crate::rows::{self, bad_row};
 use crate::schema::database;
 
-/// How long a tombstone may be.
-const MOST_BYTES: u64 = 64 << 20;
+/// The maximum length of a tombstone.
+const BYTES_MAX: u64 = 64 << 20;
 
-/// Deleted threads and where their logs ended.
-pub(super) type Tombs = BTreeMap<ThreadId, Head>;
+/// Deleted threads and the heads of their logs.
+pub(super) type Tombstones = BTreeMap<ThreadId, Head>;
 
-/// Puts every tombstone that is rightly signed into the new database.
-pub(super) fn raise(
+/// Inserts every correctly signed tombstone into the new database.
+pub(super) fn insert(
     new: &Connection,
     layout: &Layout,
     rebuild: &Rebuild,
     old: &Old,
     result: &mut Reindexed,
-) -> Result<Tombs> {
-    let mut tombs = Tombs::new();
+) -> Result<Tombstones> {
+    let mut tombs = Tombstones::new();
     for (thread, document) in files(layout, &*rebuild.disk)?.into_iter().chain(rows_of(new, old)?) {
         if tombs.contains_key(&thread) {
             continue;
@@ -42,7 +42,7 @@ pub(super) fn raise(
                 rows::execute(new, sql, params![thread.as_str(), value, document])?;
                 tombs.insert(thread, tombstone.head);
             }
-            Err(why) => result.notices.push(format!("the tombstone of `{thread}` is not believed: {why}")),
+            Err(why) => result.notices.push(format!("the tombstone of `{thread}` is ignored: {why}")),
         }
     }
     result.tombstones = tombs.len() as u64;
@@ -62,13 +62,13 @@ fn files(layout: &Layout, disk: &dyn Disk) -> Result<Vec<(ThreadId, String)>> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(Ok(thread)) = name.strip_suffix(".json").map(ThreadId::from_folder) else { continue };
         let path = layout.tombstone(&thread);
-        let bytes = disk::read(disk, &path, MOST_BYTES).map_err(io_error("read", &path))?;
+        let bytes = disk::read(disk, &path, BYTES_MAX).map_err(io_error("read", &path))?;
         found.push((thread, String::from_utf8_lossy(&bytes).into_owned()));
     }
     Ok(found)
 }
 
-/// Tombstones of the old database, of which a crash may have left no file.
+/// Tombstones in the old database, whose files may be missing after a crash.
 fn rows_of(new: &Connection, old: &Old) -> Result<Vec<(ThreadId, String)>> {
     if !matches!(old, Old::Readable) {
         return Ok(Vec::new());
@@ -82,7 +82,7 @@ fn rows_of(new: &Connection, old: &Old) -> Result<Vec<(ThreadId, String)>> {
     found.map_err(database)?.map(read).collect()
 }
 
-/// Does what a deletion that was cut short left undone.
+/// Finishes an interrupted deletion.
 pub(super) fn bury(new: &Connection, layout: &Layout, disk: &dyn Disk, thread: &ThreadId) -> Result<()> {
     let sql = "SELECT document FROM main.tombstones WHERE thread_id = ?";
     let document: String = new.query_row(sql, [thread.as_str()], |row| row.get(0)).map_err(database)?;

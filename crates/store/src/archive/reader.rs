@@ -1,4 +1,4 @@
-//! An archive that is being read: every path, every hash, every signature, in one pass and within bounded memory.
+//! Reads an archive: every path, every hash, every signature, in one pass and within bounded memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Cursor, Read};
@@ -10,16 +10,16 @@ use selvedge_log::{Head, Trust, line, lines};
 use selvedge_model::event::LostVersions;
 use selvedge_model::{Digest, NamedBlobs, ThreadId};
 
-use super::{Accounts, Arrival, Arrived, FOLDER_MAX, Staged, Staging, refused, small, ustar};
+use super::{Accounts, FOLDER_MAX, ImportOutcome, ImportReport, Staged, Staging, refused, small, ustar};
 use crate::error::{Error, Result};
 use crate::verify::{BadBlob, lost_in};
 use crate::{capabilities, manifest};
 
-/// How many files an archive may have.
+/// The maximum number of files in an archive.
 const FILES_MAX: usize = 1 << 20;
 
 /// An archive that is being read.
-pub(super) struct Arriving<'a> {
+pub(super) struct ArchiveReader<'a> {
     trust: &'a Trust,
     staged: Option<&'a dyn Staging>,
     watched: Option<u64>,
@@ -35,31 +35,31 @@ pub(super) struct Arriving<'a> {
     pub(super) trailing: u64,
 }
 
-/// What the log in an archive says.
+/// The log in an archive.
 pub(super) struct Log {
     pub(super) thread: ThreadId,
     pub(super) examined: Examined,
-    /// Who signed how many checkpoints, in the order they took over.
+    /// The signers in order, and how many checkpoints each signed.
     pub(super) signers: Vec<(Digest, u64)>,
     pub(super) mates: BTreeMap<ThreadId, u64>,
     pub(super) named: NamedBlobs,
     pub(super) lost: Vec<LostVersions>,
 }
 
-/// An archive whose log holds.
-pub struct Judged {
+/// A verified archive.
+pub struct CheckedArchive {
     /// The thread.
     pub thread: ThreadId,
-    /// Where its log ends.
+    /// The head of its log.
     pub head: Head,
-    /// Who signed the log, in the order they took over.
+    /// The signers of the log, in order.
     pub signers: Vec<Digest>,
-    /// How many blobs came along.
+    /// The number of blobs.
     pub blobs: u64,
 }
 
-impl<'a> Arriving<'a> {
-    /// An archive that is checked with these keys, kept in `staged` if that is given.
+impl<'a> ArchiveReader<'a> {
+    /// An archive that is verified with these keys, and copied to `staged` if that is given.
     pub(super) fn new(trust: &'a Trust, staged: Option<&'a dyn Staging>, each: &'a mut dyn FnMut(&Entry)) -> Self {
         Self {
             trust,
@@ -77,7 +77,7 @@ impl<'a> Arriving<'a> {
         }
     }
 
-    /// The same, remembering the head that the log passes at `version`.
+    /// The same, recording the head of the log at `version`.
     pub(super) fn watching(mut self, version: Option<u64>) -> Self {
         self.watched = version;
         self
@@ -88,14 +88,14 @@ impl<'a> Arriving<'a> {
             if header.is_folder {
                 continue;
             }
-            let name = self.place(&header.path)?;
+            let name = self.relative_name(&header.path)?;
             if !self.seen.insert(name.clone()) || self.seen.len() > FILES_MAX {
-                return Err(refused(format!("`{name}` stands in it twice, or it has too many files")));
+                return Err(refused(format!("`{name}` occurs twice, or it has too many files")));
             }
             let mut content = Read::take(&mut *archive, header.size);
             self.file(&name, header.size, &mut content)?;
             if content.limit() > 0 {
-                return Err(refused("it is cut off"));
+                return Err(refused("it is truncated"));
             }
             ustar::skip_padding(archive, header.size).map_err(refused)?;
         }
@@ -104,9 +104,9 @@ impl<'a> Arriving<'a> {
         Ok(self)
     }
 
-    /// Where a file of the archive belongs; anything that is not exactly one of the known places is refused.
-    fn place(&mut self, path: &str) -> Result<String> {
-        let strange = || refused(format!("`{}` has no place in it", path.escape_debug()));
+    /// The name of a file below the archive's folder; any unknown name is refused.
+    fn relative_name(&mut self, path: &str) -> Result<String> {
+        let strange = || refused(format!("`{}` does not belong in an archive", path.escape_debug()));
         let (folder, name) = path.split_once('/').ok_or_else(strange)?;
         ThreadId::from_folder(folder).map_err(|_| strange())?;
         if *self.folder.get_or_insert_with(|| folder.to_owned()) != folder {
@@ -148,7 +148,7 @@ impl<'a> Arriving<'a> {
         io::copy(&mut copying, &mut io::sink()).and_then(|_| copying.sync()).map_err(refused)
     }
 
-    /// A reader that writes what it reads to where it belongs, if anything is kept.
+    /// A reader that copies what it reads to the staged file, if there is one.
     fn copying<'b>(&self, name: &str, content: &'b mut (dyn Read + Send)) -> Result<Copying<'b>> {
         let target = self.staged.map(|staged| staged.create(name)).transpose()?;
         Ok(Copying { content, target })
@@ -203,29 +203,29 @@ impl<'a> Arriving<'a> {
         Ok(())
     }
 
-    /// Makes the names of everything that was kept durable.
+    /// Makes the names of all staged files durable.
     fn sync(&self) -> Result<()> {
         self.staged.map_or(Ok(()), Staging::sync)
     }
 
-    /// What the log says, once all of the archive was read.
+    /// The log, after the whole archive was read.
     pub(super) fn take_log(&mut self) -> Result<Log> {
         let log = self.log.take().ok_or_else(|| refused("it has no log"))?;
         let folder = self.folder.as_deref().unwrap_or_default();
         let expected = log.thread.folder();
         let is_log_id = || log.examined.log_id.is_some_and(|log_id| log_id.as_str() == folder);
-        // The folder of a very long id does not fit into an archive; the log's own name always does.
+        // The folder name of a very long id does not fit into an archive; the log id always does.
         if folder == expected || (expected.len() > FOLDER_MAX && is_log_id()) {
             return Ok(log);
         }
         Err(refused(format!(
-            "its folder is `{}`, and its log is that of thread `{}`",
+            "its folder is `{}`, but its log belongs to thread `{}`",
             folder.escape_debug(),
             log.thread
         )))
     }
 
-    /// The blobs in it that its log does not name, and never did.
+    /// The blobs that its log does not name, and never did.
     pub(super) fn unnamed_blobs(&self, named: &NamedBlobs) -> Vec<Digest> {
         let seen = self.seen.iter().filter_map(|name| name.strip_prefix("blobs/")?.parse::<Digest>().ok());
         let is_named =
@@ -233,12 +233,12 @@ impl<'a> Arriving<'a> {
         seen.filter(|blob| !is_named(blob)).collect()
     }
 
-    /// The blobs that the log names and that are not here as they should be. Refused if one is changed that it does not name.
+    /// The blobs that the log names and that are missing or changed. Refused if a blob that it does not name is changed.
     pub(super) fn bad_blobs(&self, named: &NamedBlobs) -> Result<Vec<BadBlob>> {
         let mut changed = self.changed.clone();
         let look = |(blob, version): (Digest, u64)| {
             let why = match (changed.remove(&blob), self.seen.contains(&format!("blobs/{blob}"))) {
-                (true, _) => "is not what its name says",
+                (true, _) => "does not match its name",
                 (false, false) => "is missing",
                 (false, true) => return None,
             };
@@ -246,21 +246,21 @@ impl<'a> Arriving<'a> {
         };
         let bad = named.must_be_there().filter_map(look).collect();
         match changed.first() {
-            Some(blob) => Err(refused(format!("blob {blob} is not what its name says"))),
+            Some(blob) => Err(refused(format!("blob {blob} does not match its name"))),
             None => Ok(bad),
         }
     }
 
-    /// Accepts an archive only if its log holds, ends with a checkpoint, is all that its manifest remembers, and has every blob that
-    /// it names beside it.
-    pub(super) fn judge(mut self, check_name: &dyn Fn(&ThreadId) -> Result<()>) -> Result<Judged> {
+    /// Accepts an archive only if its log verifies, ends with a checkpoint, has every version that its manifest records, and every blob
+    /// that it names.
+    pub(super) fn judge(mut self, check_name: &dyn Fn(&ThreadId) -> Result<()>) -> Result<CheckedArchive> {
         let Log { thread, examined, signers, named, .. } = self.take_log()?;
-        // Its folder would stand where the store keeps a file of its own, and nothing could be written any more.
+        // A reserved id would collide with a file of the store.
         check_name(&thread)?;
         let memory: Option<Remembered> = match &self.manifest {
             Some(bytes) if examined.damage.is_none() => match manifest::parse(bytes, self.trust, &thread) {
-                // The log holds by itself; the projection is written anew when it is gone on with.
-                Err(Error::Unbelieved { .. }) => None,
+                // The log is valid without it; the manifest is written again when the thread continues.
+                Err(Error::UntrustedKey { .. }) => None,
                 shown => Some(shown?.memory),
             },
             _ => None,
@@ -268,8 +268,8 @@ impl<'a> Arriving<'a> {
         let page = self.capabilities.as_ref().filter(|_| examined.damage.is_none());
         match page.map(|bytes| capabilities::check(&thread, bytes, self.trust)) {
             None | Some(Ok(())) => {}
-            // A page of a key that does not count here is left behind: what the thread may call stands in its log.
-            Some(Err(Error::Unbelieved { .. })) => {
+            // A file of an untrusted key is left out: the log records what the thread may call.
+            Some(Err(Error::UntrustedKey { .. })) => {
                 self.staged.map_or(Ok(()), |staged| staged.remove(capabilities::NAME))?;
             }
             Some(Err(error)) => return Err(error),
@@ -284,19 +284,19 @@ impl<'a> Arriving<'a> {
             return Err(Error::Log { thread, finding: bad.into_finding() });
         }
         let signers = signers.into_iter().map(|(signer, _)| signer).collect();
-        Ok(Judged { thread, head, signers, blobs: self.blobs })
+        Ok(CheckedArchive { thread, head, signers, blobs: self.blobs })
     }
 }
 
-impl Judged {
-    /// What is told of it once that became of it.
-    pub fn settled(self, arrival: Arrival, accounts: Accounts) -> Arrived {
+impl CheckedArchive {
+    /// The result of an import with this outcome.
+    pub fn into_report(self, arrival: ImportOutcome, accounts: Accounts) -> ImportReport {
         let Self { thread, head, signers, blobs } = self;
-        Arrived { thread, head, blobs, signers, arrival, accounts }
+        ImportReport { thread, head, blobs, signers, arrival, accounts }
     }
 }
 
-/// Reads, and writes what it reads.
+/// Copies what is read.
 struct Copying<'a> {
     content: &'a mut (dyn Read + Send),
     target: Option<Box<dyn Staged>>,
