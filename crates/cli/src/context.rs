@@ -4,7 +4,8 @@
 //!   `.ai/agent/threads`.
 //! - Keys and trust belong to the user. Nothing inside a project decides what is trusted: a project can't vouch for itself.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,12 +21,12 @@ use selvedge_model::Digest;
 use selvedge_store::Backend;
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
-use selvedge_store_local::{Access, LocalStore, Opened, Options};
+use selvedge_store_local::{Access, LocalStore, Opened, Options, Problems};
 
 use crate::args::Global;
 use crate::error::{Exit, Failure, Result};
 use crate::output::Output;
-use crate::text::{count, key};
+use crate::text::{clean, count, key};
 
 /// How long to wait for the threads of a dropped engine to release its store.
 const LAST_MOMENT: Duration = Duration::from_millis(500);
@@ -38,6 +39,8 @@ pub(crate) struct Context<'a> {
     pub(crate) folder: PathBuf,
     /// The bytes of stdin: it can be read only once, and a command may be run again.
     stdin: OnceCell<Vec<u8>>,
+    /// What the stores that were opened find amiss, and what of that was said.
+    problems: RefCell<(Vec<Problems>, BTreeSet<String>)>,
 }
 
 impl<'a> Context<'a> {
@@ -48,7 +51,7 @@ impl<'a> Context<'a> {
         if !folder.is_dir() {
             return Err(Failure::usage(format!("`{}` is not a folder", asked.display())));
         }
-        Ok(Self { output, folder, stdin: OnceCell::new() })
+        Ok(Self { output, folder, stdin: OnceCell::new(), problems: RefCell::default() })
     }
 
     /// The bytes of stdin, at most this many; the same on each call.
@@ -106,13 +109,21 @@ impl<'a> Context<'a> {
         user.check_apart_from(&project)?;
         let signer = match access {
             Access::ReadWrite => Some(user.signer()?),
-            Access::ReadOnly => None,
+            // What is shown is what people decide on, so rows are checked wherever there is a key to check them with.
+            Access::ReadOnly => user.signer().ok(),
         };
         let options = Options { access, signer, ..self.options_to_look(project, user.trust()?) };
         // A command that is refused afterwards must not look like a crash.
         let store = LocalStore::open(options)?.closing_itself();
         self.tell_of(store.opened());
+        self.problems.borrow_mut().0.push(store.problems());
         Ok(store)
+    }
+
+    /// Opens the store of the project around the folder read-only, without checking the seals of its rows.
+    pub(crate) fn open_unchecked(&self) -> Result<Arc<dyn Backend>> {
+        let options = self.options_to_look(self.project()?, User::find()?.trust()?);
+        Ok(Arc::new(LocalStore::open(options)?))
     }
 
     /// Opens the store of the project around the folder read-only, with the signing key, if there is one, for copies that are
@@ -127,7 +138,19 @@ impl<'a> Context<'a> {
         let user = User::find()?;
         user.check_apart_from(&project)?;
         let options = self.options_to_look(project, user.trust()?);
-        Ok(LocalStore::open(Options { signer: user.signer().ok(), ..options })?)
+        let store = LocalStore::open(Options { signer: user.signer().ok(), ..options })?;
+        self.problems.borrow_mut().0.push(store.problems());
+        Ok(store)
+    }
+
+    /// Says what the stores that were opened have found amiss, each finding once. Every command ends with it.
+    pub(crate) fn tell_problems(&self) {
+        let (stores, said) = &mut *self.problems.borrow_mut();
+        for found in stores.iter().flat_map(Problems::take) {
+            if said.insert(found.clone()) {
+                self.output.say(clean(&found));
+            }
+        }
     }
 
     /// Opens the store of a project read-only, with these keys, without notices.

@@ -97,13 +97,20 @@ fn end_with_130_when_interrupted() {
 /// Runs a command, and again each time the key was rotated while it ran: a refused command leaves nothing behind.
 fn run_past_rotations(mut command: Option<Command>, context: &Context<'_>) -> Result<()> {
     for _ in 0..ROTATIONS {
-        let failure = match run_command(command, context) {
+        let failure = match run_and_tell(command, context) {
             Err(failure) if context.is_overtaken_by_rotation(&failure) => failure,
             outcome => return outcome,
         };
         command = args::parse().map_err(|_| failure)?.command;
     }
-    run_command(command, context)
+    run_and_tell(command, context)
+}
+
+/// Runs a command, and says what its stores found amiss, however it ended.
+fn run_and_tell(command: Option<Command>, context: &Context<'_>) -> Result<()> {
+    let ended = run_command(command, context);
+    context.tell_problems();
+    ended
 }
 
 /// Runs a command; without one, shows the status of the project.

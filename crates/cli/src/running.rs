@@ -160,7 +160,7 @@ impl Running {
         self.notes.take().iter().for_each(|note| context.output.say(note));
         let ended = run(&mut |event| screen.show(&event));
         screen.finish();
-        self.store.take_problems().iter().for_each(|problem| context.output.say(clean(problem)));
+        context.tell_problems();
         ended.map_err(|error| hints::refused(&*self.store, &error))
     }
 

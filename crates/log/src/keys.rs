@@ -196,16 +196,6 @@ impl Signer {
         self
     }
 
-    /// The key itself and its predecessors.
-    pub fn lineage(&self) -> BTreeSet<Fingerprint> {
-        self.predecessors.iter().copied().chain([self.fingerprint]).collect()
-    }
-
-    /// Whether the seals of all its predecessors can be verified.
-    pub fn opens_all(&self) -> bool {
-        self.former.len() >= self.predecessors.len()
-    }
-
     /// The same key, which also accepts seals of these retired keys.
     #[must_use]
     pub fn opening(mut self, former: Vec<SealKey>) -> Self {

@@ -129,7 +129,8 @@ impl Home {
 pub(crate) fn open_store(home: &Home, access: Access, trust: Trust) -> Result<LocalStore> {
     let signer = match access {
         Access::ReadWrite => Some(home.signer(&trust)?),
-        Access::ReadOnly => None,
+        // Rows are checked wherever there is a key to check them with.
+        Access::ReadOnly => home.signer(&trust).ok(),
     };
     let options = Options {
         project: home.project.clone(),

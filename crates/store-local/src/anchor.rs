@@ -71,6 +71,11 @@ impl Bucket {
         match self {
             Self::Accounts(bucket) => {
                 let found = rows::accounts(db, "bucket = ?", &bucket.to_string())?;
+                // They come from an index: what it leaves out makes the sum too small, and what it has too much is told here.
+                let is_own = found.iter().all(|account| Self::of_account(&account.id) == self);
+                if !is_own || !found.is_sorted_by(|one, next| one.id < next.id) {
+                    return Err(bad_row("an index of accounts was changed"));
+                }
                 Ok(found.iter().map(|account| account.version).fold(0, add))
             }
             Self::Inboxes(bucket) => Ok(inbox::newest_of(db, bucket)?.into_iter().fold(0, add)),
@@ -229,10 +234,7 @@ impl Core {
     pub(crate) fn note_anchor(&self, checked: Result<()>) -> Result<()> {
         match checked {
             Err(error) if rows::is_of_database(&error) => {
-                let what = error.to_string();
-                if !lock(&self.problems).contains(&what) {
-                    self.note_problem(what);
-                }
+                self.note_problem(error.to_string());
                 Ok(())
             }
             other => other,

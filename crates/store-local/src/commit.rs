@@ -313,9 +313,19 @@ impl Core {
             let before = newest.clone();
             run(connection, "SAVEPOINT job")?;
             let result = self.write_job(connection, &mut newest, job);
-            if result.is_err() {
+            if let Err(refusal) = result {
+                // Some errors, such as a counter at its end, undo the whole transaction, and with it the place to go back to.
+                if connection.is_autocommit() {
+                    return Err(match refusal {
+                        Refusal::Because(error) => error,
+                        Refusal::Stale => Error::Database { why: "the transaction ended".to_owned(), retryable: true },
+                    });
+                }
                 run(connection, "ROLLBACK TO job")?;
                 newest = before;
+                run(connection, "RELEASE job")?;
+                results.push(Err(refusal));
+                continue;
             }
             run(connection, "RELEASE job")?;
             results.push(result);

@@ -21,8 +21,10 @@ use crate::cache::ThreadCache;
 use crate::commit::{Job, Outcome};
 use crate::db::{Db, Sealer};
 use crate::disk::{Disk, DiskFile, OpenMode};
+use crate::family::Kin;
 use crate::handles::Handles;
 use crate::layout::Layout;
+use crate::problems::Problems;
 use crate::redo::{self, Spares};
 use crate::schema::{self, Use, database};
 use crate::watch::Watch;
@@ -67,10 +69,12 @@ pub(crate) struct Core {
     pub(crate) watch: Watch,
     /// The newest known version of each account that was used; on first use it is compared with what the logs of its family posted.
     pub(crate) accounts: Mutex<HashMap<AccountId, u64>>,
+    /// The threads that may have posted to each account.
+    pub(crate) kin: Mutex<Kin>,
     /// What this process knows about the anchor.
     pub(crate) anchor: AnchorCache,
     /// Problems that were found and repaired, until the caller takes them.
-    pub(crate) problems: Mutex<Vec<String>>,
+    pub(crate) problems: Problems,
 }
 
 /// The key of this store and what is derived from it.

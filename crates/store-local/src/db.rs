@@ -1,6 +1,5 @@
 //! A connection to the database, and the keys whose seals on its rows are accepted.
 
-use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,31 +18,12 @@ pub(crate) struct Sealer {
     pub(crate) seals: Seals,
     /// The user's key.
     pub(crate) key: Digest,
-    /// That key and its predecessors, after key rotations.
-    lineage: BTreeSet<Digest>,
-    /// Whether the seals of all those keys can be checked.
-    opens_all: bool,
 }
 
 impl Sealer {
     /// The sealer of a signer in the store of this id.
     pub(crate) fn new(signer: &Signer, store: &str) -> Arc<Self> {
-        Arc::new(Self {
-            seals: signer.seals().for_store(store),
-            key: signer.fingerprint(),
-            lineage: signer.lineage(),
-            opens_all: signer.opens_all(),
-        })
-    }
-
-    /// Whether a seal of this key can be checked at all.
-    pub(crate) fn judges(&self, key: &Digest) -> bool {
-        *key == self.key || (self.opens_all && self.is_ours(key))
-    }
-
-    /// Whether this is the user's key or one of its predecessors.
-    pub(crate) fn is_ours(&self, key: &Digest) -> bool {
-        self.lineage.contains(key)
+        Arc::new(Self { seals: signer.seals().for_store(store), key: signer.fingerprint() })
     }
 }
 
@@ -62,6 +42,11 @@ impl Db {
     /// Opens the database of a store.
     pub(crate) fn open(path: &Path, usage: Use, sealer: Option<Arc<Sealer>>) -> Result<Self> {
         Ok(Self::new(schema::open(path, usage)?, sealer))
+    }
+
+    /// Opens the database that is to be replaced, whatever its schema says.
+    pub(crate) fn open_old(path: &Path, sealer: Option<Arc<Sealer>>) -> Result<Self> {
+        Ok(Self::new(schema::open_misshapen(path, Use::Read)?, sealer))
     }
 
     pub(crate) fn sealer(&self) -> Option<&Sealer> {

@@ -65,11 +65,7 @@ impl Core {
         crate::layout::check_folder(&self.layout.thread(thread))?;
         self.make_tombstones()?;
         // The tombstone is signed, so its content must come from a sealed row and a log that ends at that head.
-        let row = self.read(|connection| {
-            let row = rows::existing(connection, thread)?;
-            row.check_writable(connection)?;
-            Ok(row)
-        })?;
+        let row = self.read(|connection| rows::existing(connection, thread))?;
         self.refuse_outdated_row(thread, &row)?;
         if row.manifest.status == Status::Running {
             return Err(Error::Running(thread.clone()));

@@ -17,7 +17,10 @@ use crate::rows::{self, Row, bad_row, signed, unsigned};
 use crate::schema::database;
 use crate::sealed::{self, Indexed, Mark};
 
-/// The maximum number of threads of a chain that a request is passed along.
+/// The highest number that a request can have; no store posts so many.
+const NUMBER_MAX: u64 = 1 << 53;
+
+/// The most threads of a chain that a request is passed along.
 const LINKS_MAX: usize = 10_000;
 
 impl Core {
@@ -50,8 +53,10 @@ impl Core {
             };
         }
         self.signing()?;
-        let numbers = waiting.iter().map(|known| known.number);
-        let highest = numbers.fold(newest(connection)?.max(row.consumed.newest), u64::max);
+        let highest = newest(connection)?.max(row.consumed.newest);
+        if highest >= NUMBER_MAX {
+            return Err(bad_row("its counter of requests can't be right: another program changed it"));
+        }
         put(connection, &row, highest + 1, &posted)?;
         Ok(Delivery { thread, answered: None })
     }
@@ -136,7 +141,16 @@ fn set_posted(db: &Db, row: &Row, posted: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of the requests that waited for a thread when the newest one was posted; none if none ever was.
+/// Remembers that requests were posted to a thread that has consumed some, if nothing else says so: its head is no evidence that a row of
+/// its inbox was removed then.
+pub(crate) fn note_consumed(db: &Db, row: &Row) -> Result<()> {
+    if row.consumed.newest == 0 || posted_to(db, row)?.is_some() {
+        return Ok(());
+    }
+    set_posted(db, row, &[row.consumed.newest])
+}
+
+/// The numbers that were posted to a thread and waited when the newest one came; nothing if none ever was.
 fn posted_to(db: &Db, row: &Row) -> Result<Option<Vec<u64>>> {
     let mut statement = db.prepare_cached("SELECT posted, mark FROM inboxes WHERE thread = ?").map_err(database)?;
     let found = statement.query_row([row.id], |row| Ok((row.get::<_, String>(0)?, row.get(1)?))).optional();
@@ -168,13 +182,17 @@ fn newest_in(posted: &str) -> Result<u64> {
 /// The number of the newest request of each inbox in a bucket; refused if one fails its seal.
 pub(crate) fn newest_of(db: &Db, bucket: u64) -> Result<Vec<u64>> {
     let sql = "SELECT i.thread, i.posted, i.mark, t.log_id FROM inboxes AS i LEFT JOIN threads AS t ON t.id = i.thread \
-               WHERE i.thread % 32 = ?";
+               WHERE i.thread % 32 = ? ORDER BY i.thread";
     let mut statement = db.prepare_cached(sql).map_err(database)?;
     let mut found = statement.query([signed(bucket)]).map_err(database)?;
     let mut newest = Vec::new();
+    let mut before = None;
     while let Some(row) = found.next().map_err(database)? {
-        let thread: i64 = row.get(0).map_err(database)?;
-        let posted: String = row.get(1).map_err(database)?;
+        let (thread, posted): (i64, String) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+        // They come from an index: what it leaves out makes the sum too small, and what it has too much is told here.
+        if Bucket::of_inbox(thread) != Bucket::Inboxes(bucket) || before.replace(thread) >= Some(thread) {
+            return Err(bad_row("an index of inboxes was changed"));
+        }
         let log: Option<String> = row.get(3).map_err(database)?;
         let log = log.unwrap_or_default();
         let number = thread.to_be_bytes();
@@ -194,8 +212,12 @@ pub(crate) fn remove(db: &Db, thread: i64) -> Result<()> {
     Ok(())
 }
 
-/// Whether a posted request is neither waiting nor consumed, or one is waiting that was never posted.
+/// Whether a request that was posted is neither there nor consumed, or one is there that was not posted.
 pub(crate) fn is_missing(db: &Db, row: &Row, waiting: &[StoredRequest]) -> Result<bool> {
+    if successor(db, row)?.is_some() {
+        // What waited went along, and is missed where it went to.
+        return Ok(!waiting.is_empty());
+    }
     let Some(posted) = posted_to(db, row)? else {
         // A thread that has consumed a request must have an inbox.
         return Ok(row.consumed.newest > 0 || !waiting.is_empty());
@@ -273,9 +295,10 @@ pub(crate) fn holding(connection: &Db, row: &Row) -> Result<usize> {
     Ok(read(connection, row)?.iter().filter(|waiting| is_send(waiting)).count())
 }
 
-/// The number of the newest request that was ever posted.
+/// The number of the newest request that was ever posted, as far as the database knows; at least that of every one that waits.
 pub(crate) fn newest(connection: &Db) -> Result<u64> {
-    let sql = "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'requests'), 0)";
+    let sql = "SELECT max(COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'requests'), 0), \
+               COALESCE((SELECT max(id) FROM requests), 0))";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
     statement.query_row([], |row| row.get(0)).map(unsigned).map_err(database)
 }
@@ -318,9 +341,14 @@ pub(crate) fn read(connection: &Db, row: &Row) -> Result<Vec<StoredRequest>> {
 fn tail(connection: &Db, thread: &ThreadId) -> Result<Row> {
     let mut row = rows::existing(connection, thread)?;
     for _ in 0..LINKS_MAX {
-        let next = row.manifest.continuation_thread_id.as_ref().filter(|_| row.manifest.status == Status::Continued);
-        let Some(next) = next.map(|next| rows::find(connection, next)).transpose()?.flatten() else { break };
+        let Some(next) = successor(connection, &row)? else { break };
         row = next;
     }
     Ok(row)
+}
+
+/// The thread that goes on in the place of another, if it is there.
+fn successor(connection: &Db, row: &Row) -> Result<Option<Row>> {
+    let next = row.manifest.continuation_thread_id.as_ref().filter(|_| row.manifest.status == Status::Continued);
+    Ok(next.map(|next| rows::find(connection, next)).transpose()?.flatten())
 }

@@ -148,7 +148,7 @@ pub(crate) fn move_head(connection: &Connection, now: &RowUpdate<'_>, seen: &Row
 
 /// Sets or clears the lease holder of a thread, if its row still has the seal that was read; returns the new row.
 pub(crate) fn set_lease(db: &Db, seen: &Row, owner: Option<OwnerId>, epoch: u64) -> Result<Option<Row>> {
-    seen.check_writable(db)?;
+    seen.check(db)?;
     let row = Row { owner, epoch, ..seen.clone() }.sealed(db.seals());
     let sql = "UPDATE heads SET owner = ?, epoch = ?, mark = ? WHERE id = ? AND mark = ?";
     let owner = row.owner.as_ref().map(OwnerId::as_str);
@@ -159,7 +159,7 @@ pub(crate) fn set_lease(db: &Db, seen: &Row, owner: Option<OwnerId>, epoch: u64)
 
 /// Records in a head how many events wait to lead the next changeset.
 pub(crate) fn set_leads(db: &Db, seen: &Row, leads: u64) -> Result<Row> {
-    seen.check_writable(db)?;
+    seen.check(db)?;
     let row = Row { leads, ..seen.clone() }.sealed(db.seals());
     let sql = "UPDATE heads SET leads = ?, mark = ? WHERE id = ? AND mark = ?";
     match rows::execute(db, sql, params![signed(leads), row.mark.bytes(), seen.id, seen.mark.bytes()])? {

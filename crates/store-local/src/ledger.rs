@@ -14,22 +14,27 @@ use selvedge_store::{Error, Result};
 use crate::anchor::Bucket;
 use crate::core::{Core, lock};
 use crate::db::Db;
-use crate::rows;
+use crate::family::Family;
+use crate::rows::{self, Row};
 use crate::schema::{REBUILD, database};
 
 impl Core {
     /// An account as a commit may rely on it. An account that was replaced by an older row, whose seal is valid, is detected by the heads
-    /// of its family, which record the newest version that their logs posted to, by what this process has read before, and by the anchor.
+    /// of its family, which record the newest version that their logs posted to, by logs of the family that continue after their heads,
+    /// by what this process has read before, and by the anchor.
     pub(crate) fn known_account(&self, id: &AccountId) -> Result<Option<Account>> {
         let seen = lock(&self.accounts).get(id).copied();
-        let (account, least, anchored) = self.read(|db| {
+        let family = if seen.is_none() { self.family(id)? } else { Family::default() };
+        let (account, rows, anchored) = self.read(|db| {
             let account = rows::accounts(db, "thread_id = ?", id.as_str())?.pop();
-            let anchored = self.check_anchor(db, Bucket::of_account(id));
-            Ok((account, seen.map_or_else(|| posted(db, id), Ok)?, anchored))
+            let mut parts = family.parts();
+            parts.insert(Bucket::of_account(id));
+            let anchored = parts.into_iter().try_for_each(|part| self.check_anchor(db, part));
+            Ok((account, family.rows(db)?, anchored))
         })?;
         let least = match seen {
-            Some(_) => least,
-            None => least.max(self.posted_by_deleted_threads(id)?),
+            Some(seen) => seen,
+            None => posted(&rows, id).max(self.posted_by_deleted_threads(id)?),
         };
         let version = account.as_ref().map_or(0, |account| account.version);
         if version < least {
@@ -40,6 +45,7 @@ impl Core {
             });
         }
         // The comparison with the logs gives the more exact error, so it comes first.
+        self.check_family(account.as_ref(), &family, &rows)?;
         anchored?;
         if account.is_some() {
             let mut known = lock(&self.accounts);
@@ -71,11 +77,9 @@ impl Core {
     }
 }
 
-/// The newest version of an account that a log of its family posted to: its own chain, and the children that settle against it.
-fn posted(db: &Db, id: &AccountId) -> Result<u64> {
-    let family = "t.chain_root_id = ?1 OR t.parent_id IN (SELECT thread_id FROM threads WHERE chain_root_id = ?1)";
-    let rows = rows::select(db, family, [id.as_str()])?;
-    Ok(rows.iter().filter_map(|row| row.posted.get(id)).copied().max().unwrap_or(0))
+/// The newest version of an account that these logs posted to.
+fn posted(family: &[Row], id: &AccountId) -> u64 {
+    family.iter().filter_map(|row| row.posted.get(id)).copied().max().unwrap_or(0)
 }
 
 /// Whether a record follows from the known state of its account.

@@ -5,8 +5,6 @@
 //! refused. An invalid one is evidence: it is moved aside before a new one replaces it. After a crash in between there is none, and a later
 //! commit writes it.
 
-use std::sync::PoisonError;
-
 use rusqlite::OptionalExtension;
 use selvedge_log::Trust;
 use selvedge_log::recovery::Remembered as Memory;
@@ -110,7 +108,7 @@ impl Core {
     }
 
     pub(crate) fn note_problem(&self, what: String) {
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        self.problems.note(what);
     }
 
     /// The version and hash that a thread's manifest records, if there is one; one with an invalid signature is refused, and one of an
@@ -146,7 +144,7 @@ impl LocalStore {
 impl LocalStore {
     /// Takes the problems that were found and repaired since the last call, as sentences.
     pub fn take_problems(&self) -> Vec<String> {
-        std::mem::take(&mut *self.core.problems.lock().unwrap_or_else(PoisonError::into_inner))
+        self.core.problems.take()
     }
 
     /// A warning for a thread whose `thread.json` is missing, to show before the thread continues.

@@ -22,6 +22,7 @@ use crate::core::{Core, DbWriter, Durability, Pending, Phase, Readers, Signing, 
 use crate::disk::{self, Disk, DiskFile, OpenMode};
 use crate::handles::Handles;
 use crate::layout::{Layout, check_folder, is_there, listed, shell_word};
+use crate::problems::Problems;
 use crate::schema::{self, unusable};
 use crate::system::SystemIds;
 use crate::{index, rows, sync};
@@ -160,11 +161,7 @@ impl LocalStore {
             }
         }
         let signing = signer.map(|signer| Signing::new(signer, &id));
-        let mut sealer = signing.as_ref().map(|signing| signing.rows.clone());
-        // Rows that were written without a key are only read; a writer would have sealed them above.
-        if access == Access::ReadOnly && schema::is_unsealed(&schema::open(&layout.database(), schema::Use::Read)?)? {
-            sealer = None;
-        }
+        let sealer = signing.as_ref().map(|signing| signing.rows.clone());
         let (writer, owner_file) = match access {
             Access::ReadWrite => Some(DbWriter::open(&layout, &*disk, &owner, sealer.clone())?),
             Access::ReadOnly => None,
@@ -191,8 +188,9 @@ impl LocalStore {
             opened: Mutex::default(),
             watch: crate::watch::Watch::default(),
             accounts: Mutex::default(),
+            kin: Mutex::default(),
             anchor: AnchorCache::default(),
-            problems: Mutex::default(),
+            problems: Problems::default(),
         };
         let mut store = Self {
             core: Arc::new(core),
@@ -211,6 +209,11 @@ impl LocalStore {
     /// What was found when the store was opened.
     pub fn opened(&self) -> &Opened {
         &self.opened
+    }
+
+    /// The problems that this store finds; they can be taken after the store is closed, too.
+    pub fn problems(&self) -> Problems {
+        self.core.problems.clone()
     }
 
     /// The trusted keys.

@@ -54,7 +54,10 @@ impl Core {
 
     pub(crate) fn children(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
         let condition = "t.parent_id = ? ORDER BY t.id";
-        self.summaries(self.read(|connection| rows::select(connection, condition, [thread.as_str()]))?)
+        let mut found = self.read(|connection| rows::select(connection, condition, [thread.as_str()]))?;
+        // An index says where to look; whose child a thread is, its sealed manifest says.
+        found.retain(|row| row.manifest.parent_id.as_ref() == Some(thread));
+        self.summaries(found)
     }
 
     pub(crate) fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>> {

@@ -11,6 +11,8 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
+use crate::shape::Misshapen;
+
 /// The format of the database that is written.
 pub(crate) const FORMAT: i64 = 7;
 
@@ -202,6 +204,9 @@ CREATE TABLE answers (
 CREATE INDEX answers_thread ON answers (thread);
 ";
 
+/// The scripts that create a database.
+pub(crate) const SCRIPTS: [&str; 2] = [TABLES, INBOX];
+
 /// Whether a connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -222,8 +227,16 @@ pub(crate) fn create(path: &Path) -> Result<()> {
     connection.execute_batch(&script).map_err(database)
 }
 
-/// Opens an existing database, and checks that it is one of ours, of the current format.
+/// Opens an existing database, and checks that it is one of ours, of the current format, with exactly the schema that this program
+/// creates.
 pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
+    let connection = open_misshapen(path, usage)?;
+    Misshapen::of(&connection)?.refuse()?;
+    Ok(connection)
+}
+
+/// The same, without comparing the schema.
+pub(crate) fn open_misshapen(path: &Path, usage: Use) -> Result<Connection> {
     match open_any(path, usage)? {
         (connection, FORMAT) => Ok(connection),
         (_, found) => Err(Error::Outdated { found, current: FORMAT }),
@@ -324,6 +337,15 @@ fn configure(connection: Connection) -> Result<Connection> {
     connection.set_prepared_statement_cache_capacity(64);
     // Plans must not depend on bound values; else SQLite may prepare a statement again for each of them.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(database)?;
+    // Another program may have written the schema: nothing in it is executed, and this connection can't change it.
+    for (setting, is_on) in [
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
+        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+    ] {
+        connection.set_db_config(setting, is_on).map_err(database)?;
+    }
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     let lower = |context: &Context<'_>| Ok(context.get::<Option<String>>(0)?.map(|text| text.to_lowercase()));
     connection.create_scalar_function("lower_case", 1, flags, lower).map_err(database)?;

@@ -32,7 +32,8 @@ pub(crate) enum Trusted {
 #[cfg(test)]
 use Trusted::{Checked, Hint, Sealed};
 
-/// Every table, and how its columns are protected. Generated columns follow from others and are left out.
+/// Every table, and how its columns are protected. Generated columns follow from others by a schema whose text is compared when the
+/// database is opened ([`crate::shape`]), and are left out.
 #[cfg(test)]
 pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 17] = [
     (
@@ -133,7 +134,7 @@ pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 17] = [
         "requests",
         &[
             ("id", Sealed),
-            ("thread", Sealed),
+            ("thread", Checked), // The seal names the chain, and the sealed inbox of a thread the numbers that were posted to it.
             ("request_id", Sealed),
             ("kind", Hint),
             ("posted_at", Sealed),
@@ -181,10 +182,10 @@ impl From<Digest> for Mark {
 pub(crate) enum Seal {
     /// The holder of our key wrote it.
     Holds,
-    /// There is no key, or the thread is signed by another key, or by one whose seals can't be checked: the row can be read, and nothing
-    /// derived from it is written.
+    /// There is no key, so nothing can be checked: the row can be read, and nothing derived from it is written.
     Unchecked,
-    /// Our key signs the thread and did not seal this row.
+    /// Neither our key nor an accepted predecessor sealed this row. Rows of threads that another key signs are sealed too, by the import
+    /// or the rebuild that inserted them, so no column of a row can switch its check off.
     Broken,
 }
 
@@ -222,12 +223,9 @@ impl Indexed<'_> {
         Ok(())
     }
 
-    /// The same for a row of a thread; rows of a thread that another key signs can't be checked.
+    /// The same for a row of a thread.
     pub(crate) fn check_of(&self, db: &Db, row: &Row, mark: Vec<u8>, what: impl FnOnce() -> String) -> Result<()> {
-        if !self.is_marked(db, mark) && row.seal(db) != Seal::Unchecked {
-            return Err(unsealed(db, format!("{} of thread `{}`", what(), row.manifest.thread_id)));
-        }
-        Ok(())
+        self.check(db, mark, || format!("{} of thread `{}`", what(), row.manifest.thread_id))
     }
 }
 
@@ -260,35 +258,24 @@ impl Row {
 
     /// The result of checking its seal with the key of `db`.
     pub(crate) fn seal(&self, db: &Db) -> Seal {
-        match db.sealer() {
+        match db.seals() {
             None => Seal::Unchecked,
-            Some(sealer) if self.is_sealed(&sealer.seals) => Seal::Holds,
-            Some(sealer) if !sealer.judges(&self.head.signer) => Seal::Unchecked,
+            Some(seals) if self.is_sealed(seals) => Seal::Holds,
             Some(_) => Seal::Broken,
         }
     }
 
-    /// Refuses to write anything derived from a row that we did not seal. A program without a key seals nothing.
-    pub(crate) fn check_writable(&self, db: &Db) -> Result<()> {
-        let Some(sealer) = db.sealer() else { return Ok(()) };
-        let thread = &self.manifest.thread_id;
-        let theirs = self.head.signer;
-        let ours = sealer.key;
+    /// Refuses a row that fails its seal. Without a key nothing is checked.
+    pub(crate) fn check(&self, db: &Db) -> Result<()> {
         match self.seal(db) {
-            Seal::Holds => Ok(()),
-            // A predecessor of our key may have sealed it, and is not available.
-            Seal::Unchecked if sealer.is_ours(&theirs) => Err(unsealed(db, format!("thread `{thread}`"))),
-            Seal::Unchecked => Err(Error::OtherSigner { thread: thread.clone(), theirs, ours }),
-            Seal::Broken => Err(unsealed(db, format!("thread `{thread}`"))),
+            Seal::Holds | Seal::Unchecked => Ok(()),
+            Seal::Broken => Err(unsealed(db, format!("thread `{}`", self.manifest.thread_id))),
         }
     }
 
-    /// Refuses a row whose seal is broken.
+    /// The row, unless it fails its seal.
     pub(crate) fn checked(self, db: &Db) -> Result<Self> {
-        match self.seal(db) {
-            Seal::Holds | Seal::Unchecked => Ok(self),
-            Seal::Broken => Err(unsealed(db, format!("thread `{}`", self.manifest.thread_id))),
-        }
+        self.check(db).map(|()| self)
     }
 }
 

@@ -472,7 +472,8 @@ impl Classify for Error {
             Self::MessageChanged { .. } => "give the changed message a new id",
             Self::Running(_) => "let the run finish first",
             Self::Unsealed { .. } => {
-                "`selvedge reindex` derives every row from the logs, which are unchanged and still verify"
+                "if your key was rotated meanwhile, run this again with the new one; otherwise `selvedge reindex` derives every row from \
+                 the logs, which are unchanged and still verify"
             }
             Self::OtherSigner { .. } => {
                 "if your key was rotated meanwhile, run this again with the new one; if the thread's key is lost or not \

@@ -1568,7 +1568,8 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::Integrity],
         retry: Retry::Never,
         meaning: "A row of the database was not sealed with your signing key.",
-        cause: "Another program wrote to `registry.db`, or the row was sealed with a rotated key that is missing from `keys/retired`.",
+        cause: "Another program wrote to `registry.db`; or the row was sealed with another key: one that is lost, a rotated key that is missing \
+                from `keys/retired`, or the key of another user whose store this is.",
         remedies: &[
             "derive every row from the signed logs: `selvedge reindex`",
             "check everything: `selvedge doctor --deep`",

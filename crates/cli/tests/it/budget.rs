@@ -21,9 +21,9 @@ fn script(turns: &str) -> String {
     format!("price: {{input_per_million_tokens: 1, output_per_million_tokens: 2}}\nturns:\n{turns}")
 }
 
-const SAYS: &str = "  - {say: Done., usage: {input_tokens: 1000, output_tokens: 500}, repeat: forever}\n";
+pub(crate) const SAYS: &str = "  - {say: Done., usage: {input_tokens: 1000, output_tokens: 500}, repeat: forever}\n";
 
-fn project(turns: &str) -> Sandbox {
+pub(crate) fn project(turns: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     put(&sandbox, ".ai/directives/task.md", TASK);
     put(&sandbox, "script.yaml", &script(turns));
@@ -405,7 +405,7 @@ fn a_thread_that_pays_for_nothing_has_no_account() {
 }
 
 /// An account that may spend this much, and threads that its thread started and that were given no account of their own.
-fn family(sandbox: &Sandbox, most: &str, limit: &str, children: usize) -> (String, Vec<String>) {
+pub(crate) fn family(sandbox: &Sandbox, most: &str, limit: &str, children: usize) -> (String, Vec<String>) {
     let store = sandbox.open();
     let scribe = || NewThread {
         model: Some("scripted:script.yaml".to_owned()),

@@ -7,7 +7,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::support::{HELLO, Sandbox};
+use crate::support::{HELLO, Sandbox, copy};
 
 fn current(sandbox: &Sandbox) -> String {
     sandbox.run(&["keys", "list", "--json"]).json()["current"].as_str().unwrap().to_owned()
@@ -152,7 +152,7 @@ fn a_tampered_key_chain_is_refused_and_reading_still_works() {
     assert!(error["message"].as_str().unwrap().contains(&to), "{error}");
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
     fs::remove_file(&file).unwrap();
-    append().error(4, "other_signer");
+    append().error(6, "row_unsealed");
     fs::write(&file, text).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(append().json()["version"], 1);
@@ -176,10 +176,15 @@ fn a_key_is_trusted_exported_and_revoked_by_any_unique_prefix() {
         (fs::read_to_string(&pem).ok().as_deref(), Some("Ada"))
     );
 
-    // Their project, seen with my trust.
+    // Their project, seen with my trust and without my key, which has sealed nothing there.
     let verify = || {
+        let looks = tempfile::tempdir().unwrap();
+        copy(&sandbox.home().join("keys/trusted"), &looks.path().join("keys/trusted"));
+        for folder in ["", "keys", "keys/trusted"] {
+            fs::set_permissions(looks.path().join(folder), fs::Permissions::from_mode(0o700)).unwrap();
+        }
         let mut command = other.command(&["verify", &thread, "--json"]);
-        command.env("SELVEDGE_HOME", sandbox.home()).output().unwrap()
+        command.env("SELVEDGE_HOME", looks.path()).output().unwrap()
     };
     assert_eq!(verify().status.code(), Some(0));
     let revoked = sandbox.run(&["keys", "revoke", &theirs[..8], "--json"]).json();
@@ -217,7 +222,7 @@ fn the_signing_key_is_revoked_only_with_confirmation_and_then_signs_no_more() {
     assert_eq!(sandbox.run(&["state", &thread]).code, Some(6), "what is not believed is not shown as if it were");
     // A new key makes new threads, and does not go on with those of a revoked one.
     assert_eq!(sandbox.run(&["keys", "rotate"]).code, Some(0));
-    sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes()).error(4, "other_signer");
+    sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes()).error(6, "row_unsealed");
     let new = sandbox.new_thread("scribe");
     sandbox.append(&new, "0", HELLO);
 }
@@ -350,6 +355,10 @@ fn a_lost_private_key_is_reported_and_everything_stays_readable() {
     let hint = append().error(3, "key_absent")["hint"].as_str().unwrap().to_owned();
     assert!(hint.contains(&own[..16]) && hint.contains("readable and verifiable"), "{hint}");
     sandbox.run(&["init"]);
+    append().error(6, "row_unsealed");
+    assert_eq!(sandbox.run(&["reindex"]).code, Some(0));
     append().error(4, "other_signer");
-    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    for command in [&["verify", &thread][..], &["log", &thread], &["state", &thread]] {
+        assert_eq!(sandbox.run(command).code, Some(0), "{command:?}");
+    }
 }

@@ -19,6 +19,7 @@ mod doctor;
 mod documents;
 mod erase;
 mod examples;
+mod forged;
 mod handoff;
 mod heads;
 mod help;

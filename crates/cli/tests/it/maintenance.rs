@@ -282,7 +282,8 @@ fn keys_with_loose_modes_and_interrupted_rotations_are_reported() {
         let before = fs::metadata(&path).unwrap().permissions();
         mode(&path, 0o777);
         let ran = sandbox.run(&["doctor", "--json"]);
-        assert_eq!(ran.code, Some(1), "{ran:?}");
+        // A retired key that others may have read seals nothing any more.
+        assert_eq!(ran.code, Some(if path.ends_with("retired") { 6 } else { 1 }), "{ran:?}");
         let what = finding(&ran, "keys_unsafe")["what"].as_str().unwrap().to_owned();
         assert!(what.contains(&format!("`{}`", path.display())), "{what}");
         fs::set_permissions(&path, before).unwrap();

@@ -23,9 +23,8 @@ impl Examiner<'_> {
         }
         if self.core().read(|db| schema::is_unsealed(db))? {
             let what = "the database was written by a program without a key: none of its rows is sealed";
-            let why = "they are shown, and no command writes anything derived from them";
-            let help = "the next writing command derives them from the logs and seals them";
-            report.add(Finding::new(Severity::Warning, "database_unsealed", "the store", what, why).help(help));
+            let why = "no command reads or writes anything derived from them while there is a key";
+            report.add(Finding::new(Severity::Warning, "database_unsealed", "the store", what, why).help(REBUILD));
             return Ok(());
         }
         let mut broken = self.core().read(|db| {
@@ -42,10 +41,6 @@ impl Examiner<'_> {
             broken.extend(anchor::check_all(db).err().map(|error| error.to_string()));
             Ok(broken)
         })?;
-        let foreign = "SELECT type || ' ' || name FROM sqlite_schema WHERE type IN ('trigger', 'view')";
-        for name in self.core().read(|db| names(db, foreign))? {
-            broken.push(format!("it has a {name}, which Selvedge never creates"));
-        }
         for thread in self.core().read(|db| names(db, "SELECT thread_id FROM tombstones"))? {
             let thread = ThreadId::new(thread).map_err(bad_row)?;
             broken.extend(self.core().tombstone(&thread).err().map(|error| error.to_string()));

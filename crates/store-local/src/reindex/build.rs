@@ -23,6 +23,7 @@ use crate::core::io_error;
 use crate::db::{Db, Sealer};
 use crate::disk::OpenMode;
 use crate::feed;
+use crate::inbox;
 use crate::layout::{Layout, check_folder, is_reserved, is_there, listed};
 use crate::ledger::{self, Children, Fit};
 use crate::manifest;
@@ -65,7 +66,7 @@ pub(super) fn build(
     let sealer = |store: &str| rebuild.signer.as_ref().map(|signer| Sealer::new(signer, store));
     let new = Db::open(path, Use::Write, sealer(stores.id))?;
     let old_db = match old {
-        Old::Readable => Some(Db::open(&layout.database(), Use::Read, sealer(stores.former))?),
+        Old::Readable => Some(Db::open_old(&layout.database(), sealer(stores.former))?),
         Old::Absent | Old::Unreadable | Old::Outdated => None,
     };
     // It is discarded after an error, and synced as a whole at the end.
@@ -247,9 +248,10 @@ impl Builder<'_> {
         let epoch = old.as_ref().map_or(0, |old| old.epoch);
         let seal = self.rebuild.signer.as_ref().map(selvedge_log::Signer::seal_key);
         let Replayed { id, manifest, gathered } = replay.finish(tail, seal.as_ref(), epoch)?;
-        if let (Some(old), Some(head)) = (old, &tail.head) {
-            let now = rows::existing(self.new, thread)?;
-            self.result.requests += self.carry_waiting(&old, now, head)?;
+        let now = rows::existing(self.new, thread)?;
+        match (old, &tail.head) {
+            (Some(old), Some(head)) => self.result.requests += self.carry_waiting(&old, now, head)?,
+            _ => inbox::note_consumed(self.new, &now)?,
         }
         self.mark(thread, id, &manifest, shown.as_ref())?;
         let changesets = gathered.versions.len() as u64;

@@ -14,6 +14,7 @@ use super::build::Builder;
 use crate::db::Db;
 use crate::rows::{self, Row, bad_row};
 use crate::sealed::Seal;
+use crate::shape::Misshapen;
 use crate::{inbox, leads};
 
 /// Accounts of which the old database has a newer version than the logs.
@@ -21,23 +22,44 @@ const FURTHER: &str = "SELECT o.thread_id FROM old.budget_ledger AS o LEFT JOIN 
                        WHERE n.version IS NULL OR n.version < o.version";
 
 impl Builder<'_> {
-    /// The old database's row of a thread, if it passes its seal; without a key it is not checked.
+    /// Adds a notice; the same one is added once.
+    fn notice(&mut self, notice: String) {
+        if !self.result.notices.contains(&notice) {
+            self.result.notices.push(notice);
+        }
+    }
+
+    /// The old database's row of a thread, if it passes its seal; without a key it is not checked. Requests that wait according to its
+    /// head and are missing are named, and removed from its list.
     pub(super) fn sealed_old_row(&mut self, thread: &ThreadId) -> Result<Option<Row>> {
         let Some(old) = &self.old_db else { return Ok(None) };
-        match rows::find_any(old, thread)? {
-            Some(row) if old.sealer().is_some() && row.seal(old) != Seal::Holds => {
+        let Some(mut row) = rows::find_any(old, thread)? else { return Ok(None) };
+        match row.seal(old) {
+            Seal::Unchecked => return Ok(Some(row)),
+            Seal::Holds => {}
+            Seal::Broken => {
                 let why = "was not sealed with your key, and is ignored; requests to the thread must be sent again";
-                self.result.notices.push(format!("the old database row of `{thread}` {why}"));
-                Ok(None)
+                self.notice(format!("the old database row of `{thread}` {why}"));
+                return Ok(None);
             }
-            found => Ok(found),
         }
+        let found = inbox::read(old, &row)?;
+        let is_missing = inbox::is_missing(old, &row, &found).unwrap_or(true);
+        let root = &row.manifest.chain_root_id;
+        let counts = |number: &u64| found.iter().any(|one| one.number == *number && one.is_sealed(old, root));
+        row.consumed.waiting.retain(counts);
+        if is_missing {
+            self.notice(format!("a request to `{thread}` was removed from the old database before it was consumed"));
+        }
+        Ok(Some(row))
     }
 
     /// The requests that a thread has consumed. If that is unknown, every request posted so far is treated as consumed.
     pub(super) fn consumed(&self, known: Option<&Row>) -> Result<ConsumedRequests> {
         match (known, &self.old_db) {
             (Some(row), _) => Ok(row.consumed.clone()),
+            // A counter that can't be right gives the store a new id, under which no older request is accepted.
+            (None, Some(old)) if !Misshapen::of(old)?.counters.is_empty() => Ok(ConsumedRequests::default()),
             (None, Some(old)) => Ok(ConsumedRequests { newest: inbox::newest(old)?, waiting: Vec::new() }),
             (None, None) => Ok(ConsumedRequests::default()),
         }
@@ -51,6 +73,8 @@ impl Builder<'_> {
         let mut count = 0;
         let mut dropped = 0;
         let led = leads::read(old, known)?;
+        // Without a key none counts, and nothing can be said about that.
+        let unsealed = if old.seals().is_some() { led.unsealed } else { 0 };
         for event in led.events.iter().filter(|_| known.head == *head) {
             row = leads::put(self.new, &row, event)?;
         }
@@ -64,10 +88,17 @@ impl Builder<'_> {
                 dropped += 1;
             }
         }
+        inbox::note_consumed(self.new, &row)?;
+        let thread = &row.manifest.thread_id;
         if dropped > 0 {
-            let thread = &row.manifest.thread_id;
-            let notice = format!("{dropped} request(s) to `{thread}` were not sealed with your key, and are dropped");
-            self.result.notices.push(notice);
+            self.notice(format!("{dropped} request(s) to `{thread}` were not sealed with your key, and are dropped"));
+        }
+        let waited = "event(s) that waited to be recorded in the log of";
+        if unsealed > 0 {
+            self.notice(format!("{unsealed} {waited} `{thread}` were not sealed with your key, and are dropped"));
+        }
+        if led.missing > 0 {
+            self.notice(format!("{} {waited} `{thread}` were removed from the old database", led.missing));
         }
         Ok(count)
     }

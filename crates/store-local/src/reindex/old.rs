@@ -19,6 +19,7 @@ use crate::redo::{self, Redo, RedoRows};
 use crate::rows::{self, Row, bad_row, signed};
 use crate::schema::{self, Use, database};
 use crate::sealed::Seal;
+use crate::shape::Misshapen;
 use crate::transcript_repair::free_name;
 
 /// The database that is to be replaced.
@@ -67,12 +68,23 @@ impl Old {
                 Err(error) => result.notices.push(format!("thread `{thread}` could not be drained: {error}")),
             }
         }
-        // From here on the database file alone is complete, so that its write-ahead log can be removed.
+        let misshapen = if format == schema::FORMAT { Misshapen::of(&connection)? } else { Misshapen::default() };
+        // The file alone holds everything from here on, so that what lies beside it can go.
         let fold = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
         let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], fold).map_err(database)?;
         drop(connection);
         if busy != 0 {
             refuse_readers(&layout.database())?;
+        }
+        if let Some(why) = misshapen.why() {
+            let is_known = misshapen.altered.is_empty();
+            let rest =
+                "what it had committed is in the transcripts; requests that were not consumed must be sent again";
+            let rest = if is_known { "only what is sealed in it counts" } else { rest };
+            result.notices.push(format!("`registry.db`: {why}; {rest}"));
+            if !is_known {
+                return Ok(Self::Unreadable);
+            }
         }
         if format == schema::FORMAT {
             return Ok(Self::Readable);
@@ -94,8 +106,9 @@ impl Old {
     /// Whether the row of every head was sealed with the key for this store. Without a key nothing can be checked.
     pub(super) fn is_sealed(&self, layout: &Layout, rebuild: &Rebuild, store: &str) -> Result<bool> {
         let Some(signer) = &rebuild.signer else { return Ok(true) };
-        let db = Db::open(&layout.database(), Use::Read, Some(Sealer::new(signer, store)))?;
+        let db = Db::open_old(&layout.database(), Some(Sealer::new(signer, store)))?;
         let is_sealed = !schema::is_unsealed(&db)?
+            && Misshapen::of(&db)?.why().is_none()
             && anchor::check_all(&db).is_ok()
             && rows::select_any(&db, "1 ORDER BY t.id", [])?.iter().all(|row| row.seal(&db) == Seal::Holds);
         db.close()?;
@@ -119,12 +132,13 @@ impl Old {
         rows::execute(new, sql, [row.id])?;
         let id = new.last_insert_rowid();
         let columns =
-            "version, lines, bytes, hash, segment, signer, head_epoch, sealed, epoch, owner, updated_at, posted, heard";
+            "version, lines, bytes, hash, segment, signer, head_epoch, sealed, epoch, owner, updated_at, posted";
         let sql = format!(
-            "INSERT INTO main.heads (id, {columns}, leads, anchor, mark) SELECT ?, {columns}, 0, ?, ? FROM old.heads WHERE id = ?"
+            "INSERT INTO main.heads (id, {columns}, heard, leads, anchor, mark) SELECT ?, {columns}, ?, 0, ?, ? FROM old.heads WHERE id = ?"
         );
         let row_now = Row { id, leads: 0, anchor: anchor::epoch(new)?, ..row.clone() }.sealed(new.seals());
-        rows::execute(new, &sql, params![id, signed(row_now.anchor), row_now.mark.bytes(), row.id])?;
+        let heard = rows::consumed_text(&row.consumed)?;
+        rows::execute(new, &sql, params![id, heard, signed(row_now.anchor), row_now.mark.bytes(), row.id])?;
         let tables = [
             ("messages", "message_id, digest, mark", "message_id"),
             ("states", "version, bytes, state", "version"),

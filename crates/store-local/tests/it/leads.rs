@@ -74,21 +74,18 @@ fn with_foreign_bytes(home: &Home) -> ThreadId {
 #[test]
 fn a_valid_event_is_not_accepted_again_nor_in_another_thread() {
     let home = Home::new();
-    let thread = with_foreign_bytes(&home);
-    // Keeps the sealed row, as an attacker who can read the database would.
-    let log = "CREATE TABLE kept AS SELECT * FROM leads WHERE 0; \
-               CREATE TRIGGER keep AFTER INSERT ON leads BEGIN INSERT INTO kept SELECT * FROM leads; END;";
-    database(&home).execute_batch(log).unwrap();
+    let thread = leave_recovery(&home);
+    // Keeps what is sealed, as a program does that can read the database.
+    let kept = "SELECT event, mark FROM leads";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?));
+    let (event, mark) = database(&home).query_row(kept, [], read).unwrap();
     let store = home.open();
     append(&store, &thread, "two");
     let other = thread_with(&store, "coffee", &["one"]);
     store.close().unwrap();
     assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("foreign_bytes"));
-    database(&home).execute_batch("DROP TRIGGER keep;").unwrap();
-    let kept: i64 = database(&home).query_row("SELECT COUNT(*) FROM kept", [], |row| row.get(0)).unwrap();
-    assert_eq!(kept, 1);
-    let again = "INSERT INTO leads (thread, event, mark) SELECT t.id, k.event, k.mark FROM kept AS k, threads AS t";
-    database(&home).execute(again, []).unwrap();
+    let again = "INSERT INTO leads (thread, event, mark) SELECT id, ?, ? FROM threads";
+    assert_eq!(database(&home).execute(again, rusqlite::params![event, mark]).unwrap(), 2);
     let store = home.open();
     for thread in [&thread, &other] {
         append(&store, thread, "three");
@@ -101,12 +98,9 @@ fn a_valid_event_is_not_accepted_again_nor_in_another_thread() {
 /// Leaves a thread with an event that waits to be recorded: the finding is stored, and the commit after it fails.
 pub(crate) fn leave_recovery(home: &Home) -> ThreadId {
     let thread = with_foreign_bytes(home);
-    let fail = "CREATE TRIGGER fail BEFORE DELETE ON leads BEGIN SELECT RAISE(ABORT, 'not now'); END;";
-    database(home).execute_batch(fail).unwrap();
     let store = home.open();
-    store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("two")))).unwrap_err();
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(99), says("two")))).unwrap_err();
     store.close().unwrap();
-    database(home).execute_batch("DROP TRIGGER fail;").unwrap();
     assert_eq!(rows(home), 1);
     thread
 }
