@@ -362,7 +362,7 @@ fn an_audit_of_a_tree_with_a_removed_log_names_the_remedy() {
     fs::remove_dir_all(sandbox.threads().join(&thread)).unwrap();
     let ran = sandbox.run(&["budget", &thread, "--verify", "--json"]);
     let error = ran.error_beside_data(6, "ledger_differs");
-    assert!(error["message"].as_str().unwrap().starts_with(&format!("the log of `{thread}` is gone")), "{error}");
+    assert!(error["message"].as_str().unwrap().starts_with(&format!("the log of `{thread}` is missing")), "{error}");
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.contains(&format!("`selvedge verify {thread}`")), "{hint}");
     sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "truncated");

@@ -95,7 +95,7 @@ mod tests {
         let found = failure(&checked, "bob").unwrap();
         assert_eq!(
             found,
-            "truncated: the log of `bob` is cut off: it ends at version 2, and the log of `ann` remembers version 3"
+            "truncated: the log of `bob` is cut off: it ends at version 2, and the log of `ann` records version 3"
         );
     }
 
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(checked.len(), 2);
         assert_eq!(
             failure(&checked, "bob").unwrap(),
-            "truncated: the log of `bob` is gone: the log of `ann` remembers version 3"
+            "truncated: the log of `bob` is missing: the log of `ann` records version 3"
         );
     }
 }
