@@ -77,9 +77,19 @@ pub(crate) enum Command {
     Run(run::Args),
     Send(send::Args),
     Resume(resume::Args),
-    /// Stop a thread when no work is lost
+    /// Cancel a thread
+    ///
+    /// Its run stops at the next point where no work is lost. A thread that is suspended, or never ran, ends at once; one that has ended does
+    /// not change.
+    ///
+    /// JSON: {"thread_id", "status", "pid"}: the status when this returned; a thread that runs in another process stops soon after. "pid" is
+    /// that process, or null.
     Cancel(stop::Args),
-    /// Stop a thread at once
+    /// Kill a thread
+    ///
+    /// Its calls are stopped at once, and their outcomes may be unknown. Use `cancel` to let them finish.
+    ///
+    /// JSON: as `selvedge cancel`.
     Kill(stop::Args),
     Settle(decide::Settle),
     Approve(decide::Approve),

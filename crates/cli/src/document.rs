@@ -160,7 +160,7 @@ fn words(path: &Path) -> Option<Vec<&str>> {
 
 /// Refuses a symbolic link: its target may belong to another user, and is not where its name says.
 pub(crate) fn refuse_link(path: &Path) -> Result<()> {
-    let found = fs::symlink_metadata(path).map_err(|error| Failure::io("look at", path, &error))?;
+    let found = fs::symlink_metadata(path).map_err(|error| Failure::io("read", path, &error))?;
     if !found.is_symlink() {
         return Ok(());
     }

@@ -102,7 +102,7 @@ impl Builder {
 
     /// Adds a model under a name. The first one is the default; without any, an offline model echoes its input.
     ///
-    /// It counts as free: use [`Builder::priced_model`] for one that costs money. The name stands in the record of each thread, and a thread
+    /// It counts as free: use [`Builder::priced_model`] for one that costs money. The name is recorded in each thread, and a thread
     /// needs it for as long as it runs.
     pub fn model(self, name: impl Into<String>, model: impl Model + 'static) -> Self {
         self.priced_model(name, model, Price::default())

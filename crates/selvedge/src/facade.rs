@@ -238,7 +238,7 @@ impl Selvedge {
         self.short(move |shared| {
             let (thread, is_new) = shared.create(job)?;
             if is_new || shared.is_unbegun(&thread)? {
-                // It goes on by itself.
+                // It continues in the background.
                 drop(shared.resume(&thread, Input::nothing())?);
             }
             Ok(thread)

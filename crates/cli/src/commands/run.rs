@@ -16,7 +16,7 @@ use crate::running::Running;
 /// thread and runs it; every step is signed and durable before it is shown. Ctrl-C stops the run and keeps the thread; pressed again,
 /// it kills running tools.
 ///
-/// Without --model, the model of the directive is used, or else an offline model that answers from a script. `scripted:FILE` answers
+/// Without --model, the model of the directive or the agent is used, or else an offline model that answers from a script. `scripted:FILE` answers
 /// from your own script.
 ///
 /// JSON: one object per line, each with "type": "committed" with the event, its "thread_id", "version", "seq" and "reason"; "draft"
@@ -35,10 +35,10 @@ pub(crate) struct Args {
     /// An input of the directive; parsed as JSON if possible, else as text
     #[arg(long = "input", value_name = "NAME=VALUE", value_parser = pair)]
     inputs: Vec<(String, String)>,
-    /// The agent that runs it; default: the directive's
+    /// The agent that runs it; default: `agent`
     #[arg(long, value_name = "AGENT")]
     agent: Option<String>,
-    /// The model; default: the directive's
+    /// The model; default: that of the directive or the agent
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// A limit of this run: turns, tokens, spend (dollars), spawns, depth or duration (seconds)

@@ -24,6 +24,13 @@ pub(crate) fn asking(script: &str) -> Sandbox {
     sandbox
 }
 
+/// Sends a signal to a process.
+pub(crate) fn signal(child: &std::process::Child, name: &str) {
+    let pid = child.id().to_string();
+    let sent = std::process::Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap();
+    assert!(sent.success(), "{name} to {pid}");
+}
+
 /// Runs the task until it waits; gives its thread.
 pub(crate) fn waiting(sandbox: &Sandbox) -> String {
     let ran = sandbox.run(&RUN);
@@ -135,11 +142,14 @@ fn a_decision_is_queued_for_the_process_that_runs_the_thread_and_applied_in_that
     let needs = inbox(&sandbox);
     assert_eq!((needs.len(), &needs[0]["call_id"], &needs[0]["reason"]), (1, &json!("call_2"), &json!("approval")));
     assert_eq!(needs[0]["thread_id"], thread);
+    // A process that is stopped applies nothing.
+    signal(&child, "STOP");
     for _ in 0..2 {
         let left = sandbox.run(&["approve", "call_2", "--json"]).json();
         assert_eq!((&left["recorded"], &left["decision"]), (&json!("queued"), &json!("approve")));
     }
     assert_eq!(paid(&sandbox).len(), 0);
+    signal(&child, "CONT");
     put(&sandbox, "fast", "");
     let ran = Ran::of(child);
     assert_eq!((ran.code, paid(&sandbox)), (Some(0), vec!["paid anna".to_owned()]), "{ran:?}");
@@ -469,6 +479,7 @@ fn a_decision_queued_for_a_killed_process_is_not_lost() {
     let sandbox = busy();
     let (mut child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
+    signal(&child, "STOP");
     let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
     assert_eq!(left["recorded"], "queued");
     // A different decision is refused also while the first is queued.
@@ -601,6 +612,7 @@ fn a_decision_that_was_queued_before_a_key_rotation_counts() {
         let sandbox = busy();
         let (mut child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
         let thread = told[0]["thread_id"].as_str().unwrap();
+        signal(&child, "STOP");
         let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
         assert_eq!(left["recorded"], "queued");
         child.kill().unwrap();

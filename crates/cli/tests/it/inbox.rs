@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::approvals::{ASK, PAY_TWO, asking, busy, ended, inbox, paid, until, waiting};
+use crate::approvals::{ASK, PAY_TWO, asking, busy, ended, inbox, paid, signal, until, waiting};
 use crate::running::{RUN, TASK, killed_in_the_middle, pay, project, put, thread_of};
 use crate::support::{Ran, Sandbox};
 
@@ -184,6 +184,8 @@ fn a_call_whose_decision_is_queued_is_shown_as_answered() {
     let (mut child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
     assert_eq!(inbox(&sandbox)[0]["answered"], Value::Null);
+    // A process that is stopped applies nothing.
+    signal(&child, "STOP");
     assert_eq!(sandbox.run(&["deny", "call_2", "--json"]).json()["recorded"], "queued");
     let need = inbox(&sandbox).remove(0);
     assert_eq!((&need["answered"], &need["commands"]), (&json!("deny"), &json!([])), "{need}");

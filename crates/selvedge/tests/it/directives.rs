@@ -109,13 +109,13 @@ fn the_text_of_a_task_is_in_the_system_prompt_of_its_runs() {
     let engine = house.engine(Arc::new(house.open()));
     let thread = engine.create(order.thread, Vec::new()).unwrap();
     let manifest = engine.store().get(&thread).unwrap().manifest;
-    // What is written there counts when the run begins; a task that is gone makes no thread unusable.
+    // What is written there counts when the run begins; a missing task makes no thread unusable.
     house.write(".ai/knowledge/tasks/17.md", "Make coffee for Anna.\n");
     assert!(house.workshop().assignment(&manifest).unwrap().system.contains("Make coffee"));
     std::fs::remove_file(house.root.join(".ai/knowledge/tasks/17.md")).unwrap();
     let work = house.workshop().assignment(&manifest).unwrap();
     assert_eq!((work.system.as_str(), work.notices.len()), ("Uses things.", 1));
-    assert!(work.notices[0].contains("task `17` is gone"), "{:?}", work.notices);
+    assert!(work.notices[0].contains("task `17` is missing"), "{:?}", work.notices);
 }
 
 /// The line was counted from the body, and the file was not named.
@@ -162,5 +162,5 @@ fn a_tool_of_the_project_takes_precedence_even_if_it_is_invalid() {
     let names: Vec<_> = tools.ready.iter().map(|tool| tool.spec().name.as_str()).collect();
     assert_eq!(names, ["file_read", "file_list", "pay"]);
     assert_eq!(tools.notices.len(), 2, "{:?}", tools.notices);
-    assert!(tools.notices.iter().any(|notice| notice.contains("`pay` is not used: `a/pay` is called `pay` too")));
+    assert!(tools.notices.iter().any(|notice| notice.contains("`pay` is not used: `a/pay` has the same name `pay`")));
 }
