@@ -17,7 +17,7 @@ use selvedge_tools::InvalidTool;
 use tokio::runtime::Handle;
 
 use crate::error::Result;
-use crate::facade::{Defaults, Selvedge};
+use crate::facade::{Defaults, OpenStore, Selvedge};
 use crate::home::{Home, open_store};
 use crate::job::Limit;
 use crate::runtime::ProgramModel;
@@ -203,7 +203,7 @@ impl Builder {
         let defaults = Defaults { agent, model: default_model, limits: self.limits, capabilities, risks };
         let project = home.project.clone();
         let workshop = Workshop { library, project, environment: self.environment, config, models, program };
-        Selvedge::assemble(store, notices, trust, workshop, keeper, redactor, defaults, access)
+        Selvedge::assemble(OpenStore { store, access, notices }, trust, workshop, keeper, redactor, defaults)
     }
 }
 

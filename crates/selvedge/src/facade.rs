@@ -72,6 +72,13 @@ pub(crate) struct Defaults {
     pub(crate) risks: Vec<Risk>,
 }
 
+/// A store that was opened, and what opening it found.
+pub(crate) struct OpenStore {
+    pub(crate) store: Arc<dyn Backend>,
+    pub(crate) access: Access,
+    pub(crate) notices: Vec<String>,
+}
+
 impl std::fmt::Debug for Selvedge {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Selvedge").field("project", &self.shared.workshop.project).finish_non_exhaustive()
@@ -92,17 +99,16 @@ impl Selvedge {
         Builder::default()
     }
 
-    /// Puts the parts together, over any store; only opening one ([`Builder::open`]) knows which it is. `notices` are what opening it found.
+    /// Puts the parts together, over any store; only opening one ([`Builder::open`]) knows which it is.
     pub(crate) fn assemble(
-        store: Arc<dyn Backend>,
-        notices: Vec<String>,
+        opened: OpenStore,
         trust: Trust,
         workshop: Workshop,
         snapshots: Option<Keeper>,
         redactor: Redactor,
         defaults: Defaults,
-        access: Access,
     ) -> Result<Self> {
+        let OpenStore { store, access, notices } = opened;
         let written = store.clone();
         let masked = redactor.clone();
         let engine = Engine::new(EngineOptions {

@@ -254,7 +254,7 @@ fn hand_signed(sandbox: &Sandbox, thread: &str, role: &str) -> String {
         ));
         if kind == "checkpoint" {
             let start = log.rfind('\n').map_or(0, |end| end + 1);
-            let sig = signer.sign(selvedge_log::keys::DOMAIN_CHECKPOINT, log[start..].as_bytes());
+            let sig = signer.sign(selvedge_log::keys::DOMAIN_CHECKPOINT, &log.as_bytes()[start..]);
             log.push_str(&format!(r#","sig":"{sig}"}}"#));
         }
         log.push_str("}\n");
@@ -291,7 +291,7 @@ fn a_log_that_is_only_not_understood_is_not_asked_for_again() {
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.contains("newer Selvedge") && !hint.contains("again"), "{error}");
     assert!(sandbox.run(&["verify", &file]).stdout.contains("checked 2 signatures, 4 lines"), "{ran:?}");
-    let error = sandbox.run(&["import", &file, "--json"]).error(6, "unknown_payload");
+    let error = sandbox.run(&["import", &file, "--json"]).error_beside_data(6, "unknown_payload");
     assert!(!error["hint"].as_str().unwrap().contains("again"), "{error}");
     // The same log with a role that is known is sound.
     let file = hand_signed(&sandbox, "scribe-ab0123456789", "user");

@@ -261,7 +261,9 @@ fn without_any_trusted_key_the_hint_names_the_folder_and_the_variable() {
     let error = elsewhere(&["backup", "../copy", "--json"]).error_beside_data(6, "left_out");
     assert!(is_told(error["hint"].as_str().unwrap()), "{error}");
     // A new key would not continue the thread.
-    let error = elsewhere(&["append", &thread, "--expect", "any", "--json"]).error(3, "key_absent");
+    put(&sandbox, "hello.json", HELLO);
+    let append = ["append", &thread, "--expect", "any", "--file", "hello.json", "--json"];
+    let error = elsewhere(&append).error(3, "key_absent");
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.starts_with("if you have a key, set SELVEDGE_HOME") && hint.contains("can't continue"), "{error}");
     let ran = elsewhere(&["doctor", "--json"]);
