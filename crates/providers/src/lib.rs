@@ -4,12 +4,20 @@
 //!
 //! - [`scripted`]: a model that answers from a script. It needs no network, and the same conversation gets the same answer.
 //! - [`replay`]: a model that gives its recorded answers.
-//! - [`wire`]: what a wire format is.
+//! - [`wire`]: what a wire format is, and the formats.
+//! - [`http`]: models on the network, in one of the formats.
+//! - [`recording`]: the exact bytes of network calls, and a model that answers from them, offline.
 
+#[cfg(feature = "fake")]
+pub mod fake;
+pub mod http;
+pub mod recording;
 pub mod replay;
 pub mod scripted;
 pub mod wire;
 mod yaml;
 
+pub use http::{Connections, Format, Host, Key, Probe, Remote, Timeouts};
+pub use recording::{RecordError, Recorded};
 pub use replay::Replay;
 pub use scripted::{Script, ScriptError, Scripted};

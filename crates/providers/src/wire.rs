@@ -9,15 +9,20 @@
 //! - The text, signatures and ids that a provider must get back are kept unchanged in the blocks of the answer.
 //! - Blocks that another provider signed or created are left out of a request.
 
+pub mod anthropic;
+pub mod names;
+
 use std::collections::HashMap;
 
 use selvedge_model::answer::{Answer, Draft, ModelError, Prompt, Usage};
 use selvedge_model::message::Block;
 use selvedge_model::{Digest, ToolSpec};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// How requests to a host differ from the format's defaults. Everything comes from the configuration of the host or the model.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Dialect {
     /// The name that marks blocks of this provider, such as `anthropic`.
     pub provider: String,
@@ -31,8 +36,9 @@ pub struct Dialect {
     pub cache: bool,
     /// Whether the provider may store the conversation, so that its sessions can be used.
     pub sessions: bool,
-    /// Fields that are added to the body of each request, replacing those of the same name; `null` removes one.
-    pub extra: serde_json::Map<String, Value>,
+    /// Fields that are added to the body of each request, replacing those of the same name; `null` removes one. The sender applies them,
+    /// not the format.
+    pub extra: Map<String, Value>,
 }
 
 /// The images of a prompt, read before the request is built: their bytes by blob.
@@ -69,6 +75,46 @@ pub struct Refusal<'a> {
     pub body: &'a str,
 }
 
+/// A change to the body of every request to a host that rejects a field which the format's own vendor accepts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Adjustment {
+    /// This field of the body is left out.
+    Remove(String),
+    /// This field of the body gets another name.
+    Rename {
+        /// The rejected name.
+        from: String,
+        /// The name instead.
+        to: String,
+    },
+}
+
+impl Adjustment {
+    /// Applies the change to a body; false if that changes nothing.
+    pub fn apply(&self, body: &mut Value) -> bool {
+        let Some(fields) = body.as_object_mut() else { return false };
+        match self {
+            Self::Remove(field) => fields.remove(field).is_some(),
+            Self::Rename { from, to } => match fields.remove(from) {
+                Some(value) => {
+                    fields.insert(to.clone(), value);
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+
+    /// The change in words, for the notes of an answer.
+    pub fn note(&self) -> String {
+        match self {
+            Self::Remove(field) => format!("the host rejects the field `{field}`: sent without it"),
+            Self::Rename { from, to } => format!("the host rejects the field `{from}`: sent as `{to}`"),
+        }
+    }
+}
+
 /// A wire format.
 pub trait Wire: Send + Sync {
     /// How the host expects its credentials.
@@ -91,6 +137,13 @@ pub trait Wire: Send + Sync {
 
     /// The provider's message in an error response, for people.
     fn message(&self, body: &str) -> Option<String>;
+
+    /// The change to a request with which a host may accept it, if this refusal names a field that the host does not know. The request is
+    /// sent once more in the same attempt, and later requests to the host are changed in the same way.
+    fn without(&self, refusal: &Refusal<'_>) -> Option<Adjustment> {
+        let _ = refusal;
+        None
+    }
 }
 
 /// Reads the events of one response.
@@ -103,6 +156,11 @@ pub trait Reader: Send {
 
     /// The usage reported so far; `estimated` until the provider has reported all of it.
     fn usage(&self) -> Option<Usage>;
+
+    /// Whether the event with which the format ends a stream has arrived: nothing that follows is read.
+    fn is_complete(&self) -> bool {
+        false
+    }
 
     /// The answer, if the stream has ended as its format requires; `None` if it was cut.
     fn answer(self: Box<Self>) -> Option<Answer>;

@@ -1,4 +1,6 @@
 //! The tests of the models.
 
+mod anthropic;
+mod net;
 mod replay;
 mod scripted;

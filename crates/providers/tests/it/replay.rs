@@ -43,6 +43,8 @@ fn used(input_tokens: u64) -> Event {
         answered_by: None,
         provider_id: None,
         charged: None,
+        session: None,
+        notes: Vec::new(),
     })
 }
 
@@ -105,7 +107,7 @@ fn a_failed_call_fails_with_the_same_error_and_reports_its_usage_once() {
     let Err(ModelError::Cut { usage, .. }) = asked(&model, 1) else {
         panic!("an attempt that broke off reports the usage")
     };
-    assert_eq!(usage, Usage { input_tokens: 7, ..Usage::default() });
+    assert_eq!(usage, Some(Usage { input_tokens: 7, ..Usage::default() }));
     assert_eq!(asked(&model, 1), Err(error));
 }
 
@@ -115,6 +117,6 @@ fn a_stopped_call_gives_its_partial_text() {
     let events = vec![Event::ContextInjected(fields.into_iter().collect()), used(7)];
     let record = vec![said("hi"), finished("cancelled", None, events)];
     let partial = vec![Block::text("let me")];
-    let usage = Usage { input_tokens: 7, ..Usage::default() };
+    let usage = Some(Usage { input_tokens: 7, ..Usage::default() });
     assert_eq!(asked(&model(&record), 1), Err(ModelError::Stopped { partial, usage }));
 }

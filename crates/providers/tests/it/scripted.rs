@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use selvedge_model::answer::{End, Usage};
+use selvedge_model::answer::{End, Session, Usage};
 use selvedge_model::message::{Block, Visibility};
 use selvedge_model::{Answer, CallId, Cancel, Classify, Draft, Message, Model, ModelError, Prompt, Role, Stop};
 use selvedge_providers::scripted::{Price, Repeat};
@@ -49,7 +49,7 @@ impl Talk {
     fn ask_drafting(&self, model: &Scripted, cancel: &Cancel) -> (Result<Answer, ModelError>, Vec<Draft>) {
         let mut drafts = Vec::new();
         let mut prompt = Prompt::new("scripted", &self.messages);
-        prompt.session = self.session;
+        prompt.session = self.session.map(|id| Session { id, covers: 0 });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let answer = runtime.block_on(model.answer(&prompt, &mut |draft| drafts.push(draft), cancel));
         (answer, drafts)
@@ -191,7 +191,7 @@ turns:
     let wait = Some(Duration::from_millis(1500));
     assert_eq!(talk.ask(&model), Err(ModelError::RateLimited { why: "slow down".to_owned(), retry_after: wait }));
     let (cut, drafts) = talk.ask_drafting(&model, &Cancel::new());
-    let usage = Usage { output_tokens: 1, ..Usage::default() };
+    let usage = Some(Usage { output_tokens: 1, ..Usage::default() });
     assert_eq!(cut, Err(ModelError::Cut { why: "gone".to_owned(), partial: vec![text("Pai")], usage }));
     assert_eq!(drafts.len(), 2);
     assert_eq!(talk.ask(&model), Err(ModelError::Unreached { why: "no route".to_owned() }));
@@ -231,7 +231,7 @@ fn a_stop_ends_the_answer_with_its_partial_text() {
         cancel.say(Stop::Cancelled);
         asked.join().unwrap()
     });
-    assert_eq!(answer, Err(ModelError::Stopped { partial: vec![text("begun")], usage: Usage::default() }));
+    assert_eq!(answer, Err(ModelError::Stopped { partial: vec![text("begun")], usage: None }));
     assert_eq!(drafts.len(), 1);
     assert!(begun.elapsed() < Duration::from_secs(10));
 }

@@ -1,0 +1,179 @@
+//! A host of models, as data.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+
+use super::Key;
+use crate::wire::Wire;
+use crate::wire::anthropic::Anthropic;
+
+/// The wire format of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Format {
+    /// Anthropic's Messages API.
+    #[serde(rename = "anthropic")]
+    Anthropic,
+}
+
+impl Format {
+    /// The format's code.
+    pub fn wire(self) -> Box<dyn Wire> {
+        match self {
+            Self::Anthropic => Box::new(Anthropic),
+        }
+    }
+}
+
+/// A host of models.
+#[derive(Clone)]
+pub struct Host {
+    /// The provider's name in `PROVIDER:MODEL`.
+    pub name: String,
+    /// Its wire format.
+    pub format: Format,
+    /// Its address, without a slash at the end. Anthropic's does not include `/v1`, OpenAI's does.
+    pub base_url: String,
+    /// Its key; without one no credentials are sent.
+    pub key: Option<Key>,
+    /// Headers that are added to each request; they replace those of the format.
+    pub headers: Vec<(String, String)>,
+    /// The address of a proxy for all requests.
+    pub proxy: Option<String>,
+    /// A PEM file with certificates of private authorities, in addition to those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// Its time limits.
+    pub timeouts: Timeouts,
+    /// The folder where requests and responses are recorded.
+    pub record: Option<PathBuf>,
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a connection.
+    pub connect: Duration,
+    /// From the start of the call to the start of the response, connecting included.
+    pub first_byte: Duration,
+    /// Between two pieces of the response.
+    pub idle: Duration,
+    /// For the whole call.
+    pub total: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            // A model that reasons may not send anything for minutes.
+            first_byte: Duration::from_secs(300),
+            idle: Duration::from_secs(120),
+            total: Duration::from_secs(1800),
+        }
+    }
+}
+
+impl Host {
+    /// A host with default limits and without a key.
+    pub fn new(name: impl Into<String>, format: Format, base_url: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            format,
+            base_url: base_url.into(),
+            key: None,
+            headers: Vec::new(),
+            proxy: None,
+            ca_file: None,
+            timeouts: Timeouts::default(),
+            record: None,
+        }
+    }
+
+    /// The secrets that are known without running a command: the key, or the content of its file, and the credentials in headers and
+    /// addresses. Reads the key file.
+    pub fn secrets(&self) -> Vec<SecretString> {
+        let mut secrets = self.secrets_in_addresses();
+        match &self.key {
+            Some(Key::Value(value)) => secrets.push(value.clone()),
+            Some(file @ Key::File(_)) => secrets.extend(file.read()),
+            Some(Key::Command(_)) | None => {}
+        }
+        secrets
+    }
+
+    /// The credentials in its headers and addresses.
+    pub(super) fn secrets_in_addresses(&self) -> Vec<SecretString> {
+        let in_headers = self.headers.iter().filter(|(name, _)| is_credential(name)).map(|(_, value)| value.as_str());
+        let in_urls = [Some(self.base_url.as_str()), self.proxy.as_deref()];
+        let in_urls = in_urls.into_iter().flatten().filter_map(password);
+        in_headers.chain(in_urls).map(SecretString::from).collect()
+    }
+}
+
+/// Whether a header of this name carries a credential.
+pub(crate) fn is_credential(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["auth", "key", "token", "secret", "cookie", "password", "signature"].iter().any(|mark| name.contains(mark))
+}
+
+/// The password in a URL.
+fn password(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let (user, _) = authority.rsplit_once('@')?;
+    user.split_once(':').map(|(_, password)| password).filter(|password| !password.is_empty())
+}
+
+/// A URL without its credentials.
+fn without_credentials(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let kept = authority.rfind('@').map_or(rest, |at| &rest[at + 1..]);
+            format!("{scheme}://{kept}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Host")
+            .field("name", &self.name)
+            .field("format", &self.format)
+            .field("base_url", &without_credentials(&self.base_url))
+            .field("key", &self.key)
+            .field("headers", &headers)
+            .field("proxy", &self.proxy.as_deref().map(without_credentials))
+            .field("ca_file", &self.ca_file)
+            .field("timeouts", &self.timeouts)
+            .field("record", &self.record)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret;
+
+    use super::*;
+
+    #[test]
+    fn credentials_are_found_and_not_shown() {
+        let mut host = Host::new("a", Format::Anthropic, "http://me:canary-base@127.0.0.1:1/v1");
+        host.key = Some(Key::Value("canary-key".into()));
+        host.headers =
+            vec![("X-Api-Key".to_owned(), "canary-header".to_owned()), ("X-Title".to_owned(), "my project".to_owned())];
+        host.proxy = Some("http://user:canary-proxy@proxy:3128".to_owned());
+        let secrets = host.secrets();
+        let secrets: Vec<_> = secrets.iter().map(ExposeSecret::expose_secret).collect();
+        assert_eq!(secrets, ["canary-header", "canary-base", "canary-proxy", "canary-key"]);
+        let shown = format!("{host:?}");
+        assert!(!shown.contains("canary"), "{shown}");
+        assert!(shown.contains("http://127.0.0.1:1/v1") && shown.contains("http://proxy:3128"), "{shown}");
+    }
+}

@@ -1,0 +1,1 @@
+//! What only Anthropic's Messages API has.

@@ -1,0 +1,100 @@
+//! Time and size.
+
+use std::time::{Duration, Instant};
+
+use selvedge_model::answer::Usage;
+use selvedge_model::{Cancel, ModelError, Stop};
+use selvedge_providers::fake::{Dialogue, Reply, Said};
+
+use super::{Stage, ask_drafting, text};
+
+pub(crate) fn a_stream_that_stalls_is_cut_at_the_idle_limit(dialogue: &dyn Dialogue) {
+    let mut stage = Stage::new(dialogue);
+    stage.host.timeouts.idle = Duration::from_millis(200);
+    let events = dialogue.answer(&Said::text(&["half", "never"]));
+    let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
+    stage.server.push(Reply::stream().pieces(&events[..half]).stall());
+    let begun = Instant::now();
+    let ModelError::Cut { why, partial, .. } = stage.error() else { panic!("a stall is a cut") };
+    assert!(why.contains("stalled") && text(&partial) == "half", "{why}");
+    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(stage.server.saw_hangups(1, Duration::from_secs(5)), "the connection is closed");
+}
+
+pub(crate) fn a_host_that_does_not_respond_is_cut_at_the_first_byte_limit(dialogue: &dyn Dialogue) {
+    let mut stage = Stage::new(dialogue);
+    stage.host.timeouts.first_byte = Duration::from_millis(200);
+    stage.server.push(Reply::nothing().stall());
+    let ModelError::Cut { why, usage, .. } = stage.error() else { panic!("it was sent, and nothing came back") };
+    assert!(why.contains("no response within 200ms"), "{why}");
+    assert_eq!(usage, None);
+    assert!(stage.server.saw_hangups(1, Duration::from_secs(5)), "the connection is closed");
+}
+
+pub(crate) fn a_slow_drip_is_read_until_the_total_limit(dialogue: &dyn Dialogue) {
+    let mut stage = Stage::new(dialogue);
+    let stream = dialogue.answer(&Said::text(&["drip ", "drop"])).concat();
+    stage.server.push(Reply::stream().dripping(&stream, 25, Duration::from_millis(2)).end());
+    assert_eq!(text(&stage.ask().unwrap().content), "drip drop");
+    stage.host.timeouts.total = Duration::from_millis(300);
+    stage.server.push(Reply::stream().dripping(&stream, 1, Duration::from_millis(20)).end());
+    let ModelError::Cut { why, .. } = stage.error() else { panic!("the total limit cuts") };
+    assert!(why.contains("longer than 300ms"), "{why}");
+}
+
+pub(crate) fn a_cancelled_call_closes_the_connection_and_keeps_its_text(dialogue: &dyn Dialogue) {
+    let stage = Stage::new(dialogue);
+    let events = dialogue.answer(&Said::text(&["begun", "never"]));
+    let half = events.iter().position(|event| event.contains("begun")).unwrap() + 1;
+    stage.server.push(Reply::stream().pieces(&events[..half]).stall());
+    let cancel = Cancel::new();
+    let (answer, drafts) = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| ask_drafting(&stage.host, &cancel));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!asked.is_finished());
+        cancel.say(Stop::Cancelled);
+        asked.join().unwrap()
+    });
+    let Err(ModelError::Stopped { partial, usage }) = answer else { panic!("it was stopped: {answer:?}") };
+    assert_eq!(text(&partial), "begun");
+    assert_eq!(super::drafted(&drafts), "begun");
+    assert!(usage.is_none_or(|usage| usage.estimated));
+    assert!(stage.server.saw_hangups(1, Duration::from_secs(5)), "the server sees that the connection is closed");
+}
+
+pub(crate) fn a_call_that_is_cancelled_before_it_is_sent_costs_nothing(dialogue: &dyn Dialogue) {
+    let stage = Stage::new(dialogue);
+    let cancel = Cancel::new();
+    cancel.say(Stop::Cancelled);
+    let (answer, _) = ask_drafting(&stage.host, &cancel);
+    assert_eq!(answer, Err(ModelError::Stopped { partial: Vec::new(), usage: Some(Usage::default()) }));
+    assert!(stage.server.received().is_empty());
+}
+
+pub(crate) fn an_answer_of_ten_megabytes_is_read(dialogue: &dyn Dialogue) {
+    let stage = Stage::new(dialogue);
+    let piece = "0123456789abcdef".repeat(64);
+    let events = dialogue.answer(&Said::text(&[&piece]));
+    let place = events.iter().position(|event| event.contains(&piece)).unwrap();
+    let reply = Reply::stream().pieces(&events[..place]).repeat(&events[place], 10 * 1024);
+    stage.server.push(reply.pieces(&events[place + 1..]).end());
+    let messages = super::hello();
+    let prompt = selvedge_model::Prompt::new(super::MODEL, &messages);
+    let mut drafted = 0;
+    let mut count = |draft| {
+        if let selvedge_model::Draft::Text { text } = draft {
+            drafted += text.len();
+        }
+    };
+    let model = super::remote(&stage.host);
+    let answer = super::runtime().block_on(selvedge_model::Model::answer(&model, &prompt, &mut count, &Cancel::new()));
+    assert_eq!(text(&answer.unwrap().content).len(), 10 * 1024 * 1024);
+    assert_eq!(drafted, 10 * 1024 * 1024);
+    // Each test is a process of its own under the usual runner: its highest memory use is this one's.
+    if std::env::var_os("NEXTEST").is_some() {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        let peak: u64 = peak.and_then(|peak| peak.trim().parse().ok()).unwrap_or(0);
+        assert!(peak < 60 * 1024, "{peak} kB");
+    }
+}
