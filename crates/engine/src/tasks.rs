@@ -71,7 +71,7 @@ impl Default for Tasks {
     fn default() -> Self {
         Self {
             runtime: Mutex::default(),
-            starts: || Builder::new_multi_thread().worker_threads(WORKERS).thread_name("runs").enable_time().build(),
+            starts: || Builder::new_multi_thread().worker_threads(WORKERS).thread_name("runs").enable_all().build(),
             pool: Arc::new(Pool::bounded(POOL_THREADS_MAX)),
             readers: Pool::bounded(READERS_MAX),
             active: Arc::default(),

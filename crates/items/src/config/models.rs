@@ -14,6 +14,9 @@ use super::shape::{Key, ProjectRule, Shape};
 /// The prefix of models that answer from a script and are free.
 const SCRIPTED: &str = "scripted";
 
+/// The tokens that an engine requests for an answer if nothing is set.
+const OUTPUT_TOKENS: u64 = 8192;
+
 /// The usual tiers, the least capable first. One without a model of its own takes that of the one before.
 pub const TIERS: [&str; 4] = ["fast", "general", "high", "max"];
 
@@ -54,9 +57,12 @@ pub struct KnownModel {
     /// The size of its context window in tokens.
     #[serde(default)]
     pub context_tokens: Option<u64>,
-    /// The most tokens of an answer.
+    /// The most tokens that are requested for an answer.
     #[serde(default)]
     pub output_tokens: Option<u64>,
+    /// The most tokens of an answer that the model is capable of.
+    #[serde(default)]
+    pub output_tokens_max: Option<u64>,
     /// The tokens that it may think before an answer.
     #[serde(default)]
     pub thinking_tokens: Option<u64>,
@@ -103,9 +109,14 @@ impl Models {
         self.find(model)?.context_tokens
     }
 
-    /// The most tokens of a model's answer, if that is set.
+    /// The most tokens to request for a model's answer, if that is set, or if the model is not capable of the default.
     pub fn output_tokens(&self, model: &str) -> Option<u64> {
-        self.find(model)?.output_tokens
+        let KnownModel { output_tokens, output_tokens_max, .. } = self.find(model)?;
+        match (*output_tokens, *output_tokens_max) {
+            (Some(wanted), Some(max)) => Some(wanted.min(max)),
+            (None, Some(max)) if max < OUTPUT_TOKENS => Some(max),
+            (wanted, _) => wanted,
+        }
     }
 
     /// What is known about a model: its own entry, or that of the provider which describes its provider's models.
@@ -152,7 +163,12 @@ const KNOWN: &[Key] = &[
     Key::new(
         "output_tokens",
         TOKENS,
-        "The most tokens of an answer; 8192 by default. Their cost is reserved before each call.",
+        "The most tokens to request for an answer; 8192 by default. Their cost is reserved before each call.",
+    ),
+    Key::new(
+        "output_tokens_max",
+        TOKENS,
+        "The most tokens of an answer that the model is capable of; no more are requested.",
     ),
     Key::new(
         "thinking_tokens",

@@ -53,7 +53,7 @@ fn every_model_of_the_table_belongs_to_a_provider_and_has_a_window_and_an_output
     for known in &models.known {
         let (provider, _) = known.id.split_once(':').unwrap_or_else(|| panic!("`{}` is no full name", known.id));
         assert!(models.provider(provider).is_some(), "{}", known.id);
-        assert!(known.context_tokens.is_some() && known.output_tokens.is_some(), "{}", known.id);
+        assert!(known.context_tokens.is_some() && known.output_tokens_max.is_some(), "{}", known.id);
         assert!(!known.price().is_free() && known.output > known.input, "{}", known.id);
         assert!(known.cache_read.is_some_and(|read| read < known.input), "{}", known.id);
         assert!(known.tier.as_ref().is_none_or(|tier| TIERS.contains(&tier.as_str())), "{}", known.id);
@@ -72,6 +72,18 @@ fn a_provider_can_share_the_entries_of_another_one() {
     assert!(models.find("openai:gpt-5-mini").is_some() && models.find("openai:unheard-of").is_none());
     assert_eq!(models.price("openai:gpt-5").unwrap().input.to_string(), "9.00", "its own entry comes first");
     assert_ne!(models.price("openai-responses:gpt-5").unwrap().input.to_string(), "9.00");
+}
+
+/// Reserving the cost of the longest answer that a model is capable of would leave nothing for its children.
+#[test]
+fn the_limit_of_a_model_caps_what_is_requested_and_is_not_requested_itself() {
+    let user = "known:\n  - {id: 'a:small', input: 1, output: 1, output_tokens_max: 4096}\n  \
+                - {id: 'a:large', input: 1, output: 1, output_tokens_max: 128000}\n  \
+                - {id: 'a:capped', input: 1, output: 1, output_tokens: 9000, output_tokens_max: 5000}\n  \
+                - {id: 'a:set', input: 1, output: 1, output_tokens: 300, output_tokens_max: 5000}\n";
+    let models = check(user, "").unwrap().models;
+    let requested = ["a:small", "a:large", "a:capped", "a:set"].map(|id| models.output_tokens(id));
+    assert_eq!(requested, [Some(4096), None, Some(5000), Some(300)]);
 }
 
 #[test]
