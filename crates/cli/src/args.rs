@@ -12,9 +12,9 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
     config_list, decide, demo, directive_check, directive_list, doctor, erase, export, heads, help, import, inbox,
-    init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair, replay,
-    restore, resume, run, send, sign, snapshots, state, stop, thread_delete, thread_find, thread_list, thread_new,
-    thread_rename, thread_show, tool_list, tree, verify, wait,
+    init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, model_check, model_list, model_show,
+    prune, reindex, repair, replay, restore, resume, run, send, sign, snapshots, state, stop, thread_delete,
+    thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, verify, wait,
 };
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
@@ -98,6 +98,9 @@ pub(crate) enum Command {
     /// List tools
     #[command(subcommand)]
     Tool(ToolCommand),
+    /// List, show and check models
+    #[command(subcommand)]
+    Model(ModelCommand),
     /// Show, explain and check how everything is set
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -157,6 +160,14 @@ pub(crate) enum DirectiveCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ToolCommand {
     List(tool_list::Args),
+}
+
+/// What to do with models.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelCommand {
+    List(model_list::Args),
+    Show(model_show::Args),
+    Check(model_check::Args),
 }
 
 /// What to do with the configuration.

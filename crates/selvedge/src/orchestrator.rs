@@ -3,9 +3,10 @@
 //! What a person does on the command line, an agent does with tools: start a directive as a child, wait for threads, look at how
 //! they stand, search a chain, resume, hand over, cancel and kill. Each needs a capability of its own (`tool.threads.…`), so a
 //! directive that says nothing of threads can't touch any. What changes other threads reaches only those that the calling thread
-//! itself started, or that they started.
+//! itself started, or that they started. `older_names` has the names of older documents.
 
 mod doors;
+pub(crate) mod older_names;
 mod order;
 mod resuming;
 
@@ -74,7 +75,9 @@ impl Orchestrator {
 
     /// Adds what an agent may do with threads; what it has no capability for is not offered.
     fn equip(&self, work: &mut Assignment) {
-        work.tools.extend(doors::all(&self.shared));
+        let doors = doors::all(&self.shared);
+        work.tools.extend(older_names::tools(&doors));
+        work.tools.extend(doors);
         work.spawning = Some(Spawning {
             children: Arc::new(self.clone()),
             at_once: self.shared.at_once(),

@@ -323,6 +323,20 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["config_invalid"],
     },
     Page {
+        code: "config_denied",
+        exits: &[Exit::NotAllowed],
+        retry: Retry::Never,
+        means: "A project's configuration sets what only the user can set.",
+        cause: "Its `models.yaml` names a key, a key file or a key command, or changes a provider of yours: it could run a command, or send \
+                your key to another host.",
+        remedies: &[
+            "see the entry: the message names the file and the line",
+            "if you trust the project with that provider, add its id to `project_providers` in `config/agent/models.yaml` of your own folder",
+            "move the entry to your own `config/agent/models.yaml`",
+        ],
+        related: &["config_invalid", "model_key_missing"],
+    },
+    Page {
         code: "config_invalid",
         exits: &[Exit::Usage],
         retry: Retry::Never,
@@ -1119,6 +1133,19 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["model_rate_limited", "model_refused"],
     },
     Page {
+        code: "model_key_missing",
+        exits: &[Exit::NotFound],
+        retry: Retry::Never,
+        means: "The key of the model's provider is not there.",
+        cause: "The environment variable that the message names is not set, or the key file is missing or readable by others.",
+        remedies: &[
+            "set the variable, such as `export ANTHROPIC_API_KEY=…`",
+            "see what is configured: `selvedge model check`",
+            "name a key file or a command: `selvedge config explain models.providers`",
+        ],
+        related: &["model_unknown", "model_refused"],
+    },
+    Page {
         code: "model_rate_limited",
         exits: &[Exit::Limit],
         retry: Retry::Helps,
@@ -1159,8 +1186,10 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::NotFound],
         retry: Retry::Never,
         means: "Nobody here has a model of this name.",
-        cause: "The name is misspelt, or no provider of it is built in.",
+        cause: "The name is misspelt, or its provider is not configured.",
         remedies: &[
+            "see the models that are configured: `selvedge model list`",
+            "add a host: `selvedge config explain models.providers`",
             "name a script: `selvedge run DIRECTIVE --model scripted:FILE`",
             "leave `--model` and the directive's `model` out: an offline model answers",
         ],
@@ -1214,7 +1243,8 @@ pub(crate) const PAGES: &[Page] = &[
         means: "Nobody knows what the model costs, and the thread may spend only so much.",
         cause: "The model is not listed with a price. A model without one is refused under a limit of dollars, not taken for free.",
         remedies: &[
-            "give the model a price in `config/agent/models.yaml`: `selvedge config explain models.known` shows how",
+            "add its price to `known` in `.ai/config/agent/models.yaml`: the hint of the error has the line",
+            "see the models that have one: `selvedge model list`",
         ],
         related: &["budget_exceeded", "limit_reached"],
     },
@@ -1449,6 +1479,15 @@ pub(crate) const PAGES: &[Page] = &[
         cause: "The file or folder belongs to somebody else, its mode forbids it, or the disk is read-only.",
         remedies: &["check who owns it and its mode: `ls -ld PATH`"],
         related: &["io", "file_not_found"],
+    },
+    Page {
+        code: "recording_invalid",
+        exits: &[Exit::Usage],
+        retry: Retry::Never,
+        means: "Recorded calls can't be read or written.",
+        cause: "The folder is not one that `selvedge run --record DIR` wrote, or its files were changed.",
+        remedies: &["name the folder of a recording: `selvedge run DIRECTIVE --model recorded:DIR`"],
+        related: &["model_unknown", "script_not_found"],
     },
     Page {
         code: "replay_diverged",

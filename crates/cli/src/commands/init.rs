@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::context::{Context, User};
 use crate::error::{Failure, Result};
 use crate::output::{BOLD, Output, paint};
+use crate::visible_models::visible_models;
 
 /// The name under which the user's own key is trusted.
 const OWNER: &str = "self";
@@ -56,6 +57,7 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     let around = context.find_project().filter(|project| *project != context.folder);
     let made = make(&context.folder, &User::find()?)?;
     show(&made, context.output)?;
+    context.output.tell(visible_models(context)?);
     if let Some(around) = around.filter(|_| made.store_created) {
         context
             .output

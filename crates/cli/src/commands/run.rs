@@ -1,5 +1,7 @@
 //! `selvedge run`: a directive becomes a thread, and the thread runs.
 
+use std::path::PathBuf;
+
 use selvedge::Input;
 use selvedge::workshop::{Order, Wishes};
 use selvedge_model::limits::Limits;
@@ -17,7 +19,7 @@ use crate::running::Running;
 /// keeps the thread; pressed twice, whatever is going on is torn down.
 ///
 /// Without --model the directive's own is used, else an offline one that answers from a script. `scripted:FILE` answers from
-/// a script of yours.
+/// a script of yours, `recorded:DIR` from calls that --record wrote. `selvedge model list` shows the others.
 ///
 /// JSON: one object per line, each with "told": "committed" with the event, its "thread_id", "version", "seq" and "reason";
 /// "draft" for what is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; "missed" if the reader was too slow for
@@ -38,9 +40,12 @@ pub(crate) struct Args {
     /// The agent that runs it
     #[arg(long, value_name = "AGENT")]
     agent: Option<String>,
-    /// The model
+    /// The model, such as `anthropic:claude-…`, or a tier: fast, general, high or max
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
+    /// Record the exact bytes of calls to models on the network in DIR, without credentials; `--model recorded:DIR` answers from them
+    #[arg(long, value_name = "DIR", conflicts_with = "detach")]
+    record: Option<PathBuf>,
     /// A limit of this run: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
     #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     limits: Vec<Limits>,
@@ -71,7 +76,7 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let agent = args.agent.map(AgentId::new).transpose().map_err(|error| Failure::usage(error.to_string()))?;
     let key = args.key.map(|key| CommitKey::new(format!("run:{key}"))).transpose();
     let key = key.map_err(|error| Failure::usage(error.to_string()))?;
-    let running = Running::open(context)?;
+    let running = Running::open_recording(context, args.record.as_deref())?;
     let wishes = Wishes {
         inputs: values(args.inputs),
         agent,

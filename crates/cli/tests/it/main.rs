@@ -33,6 +33,7 @@ mod log;
 mod many;
 mod nova;
 mod offered;
+mod older_names;
 mod orphans;
 mod pages;
 mod processes;
