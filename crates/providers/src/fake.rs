@@ -6,10 +6,26 @@
 
 mod anthropic;
 mod dialogue;
+mod openai_chat;
+mod openai_responses;
 mod reply;
 mod server;
 
 pub use anthropic::AnthropicDialogue;
 pub use dialogue::{Dialogue, Said, SaidCall};
+pub use openai_chat::OpenAiChatDialogue;
+pub use openai_responses::OpenAiResponsesDialogue;
 pub use reply::Reply;
 pub use server::{Received, Server};
+
+/// The body of an error response of OpenAI.
+fn openai_error(status: u16, message: &str) -> String {
+    let kind = match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        429 => "rate_limit_error",
+        500.. => "server_error",
+        _ => "invalid_request_error",
+    };
+    serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": null}}).to_string()
+}

@@ -11,6 +11,9 @@
 
 pub mod anthropic;
 pub mod names;
+mod openai;
+pub mod openai_chat;
+pub mod openai_responses;
 
 use std::collections::HashMap;
 
@@ -79,8 +82,15 @@ pub struct Refusal<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Adjustment {
-    /// This field of the body is left out.
+    /// This field of the body is left out; `a.b` is the field `b` inside `a`.
     Remove(String),
+    /// The items of this type are left out of a list.
+    RemoveItems {
+        /// The field with the list.
+        list: String,
+        /// The type of the items.
+        kind: String,
+    },
     /// This field of the body gets another name.
     Rename {
         /// The rejected name.
@@ -95,7 +105,19 @@ impl Adjustment {
     pub fn apply(&self, body: &mut Value) -> bool {
         let Some(fields) = body.as_object_mut() else { return false };
         match self {
-            Self::Remove(field) => fields.remove(field).is_some(),
+            Self::Remove(field) => match field.split_once('.') {
+                Some((outer, inner)) => {
+                    let outer = fields.get_mut(outer).and_then(Value::as_object_mut);
+                    outer.is_some_and(|outer| outer.remove(inner).is_some())
+                }
+                None => fields.remove(field).is_some(),
+            },
+            Self::RemoveItems { list, kind } => {
+                let Some(items) = fields.get_mut(list).and_then(Value::as_array_mut) else { return false };
+                let before = items.len();
+                items.retain(|item| item["type"] != kind.as_str());
+                items.len() < before
+            }
             Self::Rename { from, to } => match fields.remove(from) {
                 Some(value) => {
                     fields.insert(to.clone(), value);
@@ -110,6 +132,9 @@ impl Adjustment {
     pub fn note(&self) -> String {
         match self {
             Self::Remove(field) => format!("the host rejects the field `{field}`: sent without it"),
+            Self::RemoveItems { list, kind } => {
+                format!("the host rejects the `{kind}` items of `{list}`: sent without them")
+            }
             Self::Rename { from, to } => format!("the host rejects the field `{from}`: sent as `{to}`"),
         }
     }

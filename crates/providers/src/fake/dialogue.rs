@@ -76,6 +76,11 @@ pub trait Dialogue: Send + Sync {
     /// The events of an answer, each with its empty line; the last one is the format's end.
     fn answer(&self, said: &Said) -> Vec<String>;
 
+    /// How many of the last events a host may leave out of an answer.
+    fn optional_events(&self) -> usize {
+        0
+    }
+
     /// Events that a client must ignore: pings, and some that it does not know.
     fn noise(&self) -> Vec<String>;
 

@@ -23,6 +23,8 @@ const REFUSAL_TIME_MAX: Duration = Duration::from_secs(10);
 const MESSAGE_CHARACTERS_MAX: usize = 2000;
 /// The most bytes of a whole response.
 const RESPONSE_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// How often one call is sent again without something that the host rejects.
+const ADJUSTMENTS_MAX: usize = 4;
 /// How long the end of the body may take after the last event, so that the connection can be used again.
 const END_TIME_MAX: Duration = Duration::from_millis(100);
 
@@ -50,7 +52,7 @@ impl Caller<'_> {
         let deadline = Instant::now() + self.timeouts.total;
         let mut request = self.prepare(prompt, deadline).await?;
         let mut has_new_key = false;
-        let mut is_adjusted = false;
+        let mut adjusted = 0;
         loop {
             let sent = self.send(&request, deadline).await?;
             if is_stream(&sent) {
@@ -65,11 +67,11 @@ impl Caller<'_> {
                     continue;
                 }
             }
-            if refused.status == 400
-                && !is_adjusted
+            // The format knows which statuses name a field. A host may reject several, one after the other.
+            if adjusted < ADJUSTMENTS_MAX
                 && let Some(note) = self.adjust(&refused, &mut request.body)
             {
-                is_adjusted = true;
+                adjusted += 1;
                 request.notes.push(note);
                 continue;
             }
@@ -144,6 +146,7 @@ impl Caller<'_> {
             while let Ok(Ok(Some(_))) = until(limit, self.cancel, body.piece()).await {}
         }
         let unrecorded = body.close().await;
+        let is_closed = ended.is_ok();
         let why = match ended {
             Err(Failed::Stopped) => {
                 return Err(ModelError::Stopped { partial: reader.partial(), usage: reader.usage() });
@@ -154,7 +157,9 @@ impl Caller<'_> {
         };
         let partial = if reader.is_complete() { Vec::new() } else { reader.partial() };
         let usage = reader.usage();
-        let Some(mut answer) = reader.answer() else { return Err(ModelError::Cut { why, partial, usage }) };
+        // What a broken connection has left may look whole in a format that does not always send its end.
+        let answer = Some(reader).filter(|reader| is_closed || reader.is_complete()).and_then(Reader::answer);
+        let Some(mut answer) = answer else { return Err(ModelError::Cut { why, partial, usage }) };
         answer.notes.extend(unrecorded.map(|why| format!("the recording is not complete: {why}")));
         Ok(answer)
     }

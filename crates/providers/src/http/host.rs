@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::Key;
 use crate::wire::Wire;
 use crate::wire::anthropic::Anthropic;
+use crate::wire::openai_chat::OpenAiChat;
+use crate::wire::openai_responses::OpenAiResponses;
 
 /// The wire format of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,6 +19,12 @@ pub enum Format {
     /// Anthropic's Messages API.
     #[serde(rename = "anthropic")]
     Anthropic,
+    /// OpenAI's chat completions, which most other hosts are compatible with.
+    #[serde(rename = "openai")]
+    OpenAiChat,
+    /// OpenAI's responses.
+    #[serde(rename = "openai-responses")]
+    OpenAiResponses,
 }
 
 impl Format {
@@ -24,6 +32,8 @@ impl Format {
     pub fn wire(self) -> Box<dyn Wire> {
         match self {
             Self::Anthropic => Box::new(Anthropic),
+            Self::OpenAiChat => Box::new(OpenAiChat),
+            Self::OpenAiResponses => Box::new(OpenAiResponses),
         }
     }
 }

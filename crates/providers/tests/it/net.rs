@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use selvedge_model::message::Block;
 use selvedge_model::{Answer, Cancel, Draft, Message, Model, ModelError, Prompt, Role};
-use selvedge_providers::fake::{AnthropicDialogue, Dialogue, Server};
+use selvedge_providers::fake::{AnthropicDialogue, Dialogue, OpenAiChatDialogue, OpenAiResponsesDialogue, Server};
 use selvedge_providers::wire::Dialect;
 use selvedge_providers::{Connections, Host, Key, Remote, Timeouts};
 use tokio::runtime::{Builder, Runtime};
@@ -25,6 +25,14 @@ macro_rules! formats {
         mod anthropic {
             use super::AnthropicDialogue;
             $(#[test] fn $scenario() { super::$module::$scenario(&AnthropicDialogue); })*
+        }
+        mod openai_chat {
+            use super::OpenAiChatDialogue;
+            $(#[test] fn $scenario() { super::$module::$scenario(&OpenAiChatDialogue); })*
+        }
+        mod openai_responses {
+            use super::OpenAiResponsesDialogue;
+            $(#[test] fn $scenario() { super::$module::$scenario(&OpenAiResponsesDialogue); })*
         }
     };
 }
