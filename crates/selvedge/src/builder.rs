@@ -113,7 +113,8 @@ impl Builder {
     /// Adds a model whose tokens cost money. No call of it is made that a thread's [`Limit::Spend`] does not cover. Prices in the
     /// configuration (`models.known`) take precedence.
     pub fn priced_model(mut self, name: impl Into<String>, model: impl Model + 'static, price: Price) -> Self {
-        self.models.push((name.into(), Provided { model: Arc::new(model), price: Some(price) }));
+        self.models
+            .push((name.into(), Provided { model: Arc::new(model), price: Some(price), output_tokens_max: None }));
         self
     }
 
@@ -221,10 +222,10 @@ impl Builder {
 fn models(mut models: Models, given: Vec<(String, Provided)>, runtime: Option<Handle>) -> (Models, String) {
     let default = given.first().map_or(SCRIPTED, |(name, _)| name).to_owned();
     let mut by_word: BTreeMap<String, BTreeMap<String, Provided>> = BTreeMap::new();
-    for (name, Provided { model, price }) in given {
+    for (name, Provided { model, price, output_tokens_max }) in given {
         let word = name.split(':').next().unwrap_or_default().to_owned();
         let model = Arc::new(ProgramModel { model, runtime: runtime.clone() });
-        by_word.entry(word).or_default().insert(name, Provided { model, price });
+        by_word.entry(word).or_default().insert(name, Provided { model, price, output_tokens_max });
     }
     for (word, named) in by_word {
         let own = word.clone();

@@ -247,7 +247,7 @@ impl Workshop {
         kept: Kept<'_>,
     ) -> Result<(Assignment, Vec<String>), OrderError> {
         let name = kept.model.unwrap_or_else(|| SCRIPTED.to_owned());
-        let Provided { model, price: asked } = self.models.make(&name, &self.project)?;
+        let Provided { model, price: asked, output_tokens_max } = self.models.make(&name, &self.project)?;
         let risk_max = kept.acknowledged.iter().copied().max().unwrap_or_default().max(UNASKED);
         let Tools { ready: mut tools, mut notices } = self.tools()?;
         let is_unasked = |spec: &&ToolSpec| spec.risk > risk_max && gate::may_call(kept.capabilities, spec).is_ok();
@@ -279,6 +279,7 @@ impl Workshop {
         self.set(&mut work);
         // What the configuration says counts, then what a model says of itself.
         work.price = work.price.filter(|price| !price.is_free()).or(asked).or(work.price);
+        work.output_tokens_max = work.output_tokens_max.or(output_tokens_max);
         let window = self.config.models.context_tokens(&work.model_name);
         let original = Original {
             directive: directive.map(|(directive, _)| directive),

@@ -1115,6 +1115,19 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["key_reused"],
     },
     Page {
+        code: "model_context_too_long",
+        exits: &[Exit::Usage],
+        retry: Retry::Never,
+        means: "The provider refused the prompt because it is longer than the model's context window.",
+        cause: "The configured context window is larger than the real one, or tokens were underestimated. The thread is handed off to a \
+                successor with a shorter conversation; this error remains only where a successor would not be shorter.",
+        remedies: &[
+            "set the real size: `models.known` with `context_tokens` in `.ai/config/agent/models.yaml`",
+            "use a model with a larger context window",
+        ],
+        related: &["context_too_small", "model_refused"],
+    },
+    Page {
         code: "model_cut",
         exits: &[Exit::Failed],
         retry: Retry::Helps,

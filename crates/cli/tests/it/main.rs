@@ -31,6 +31,7 @@ mod keys;
 mod kills;
 mod log;
 mod many;
+mod models;
 mod nova;
 mod offered;
 mod older_names;

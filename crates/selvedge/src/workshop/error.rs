@@ -122,6 +122,9 @@ impl Classify for OrderError {
                 ))
             }
             Self::Recording(_) => Some("name a folder that `selvedge run --record DIR` wrote".to_owned()),
+            Self::NoKey { from, .. } if from.starts_with('/') => {
+                Some("write the key into that file, and let only its owner read it (`chmod 600`)".to_owned())
+            }
             Self::NoKey { provider, from, .. } => Some(format!(
                 "set `{from}`, or name a key file or a command for `{provider}`: `selvedge config explain models.providers`"
             )),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use selvedge_items::config;
 use selvedge_model::{Model, Price};
 use selvedge_providers::{Recorded, Remote, Script, Scripted};
+use serde_json::Value;
 
 use super::OrderError;
 pub use hosts::Credentials;
@@ -43,6 +44,8 @@ pub struct Provided {
     pub model: Arc<dyn Model>,
     /// What its tokens cost, where the configuration does not say.
     pub price: Option<Price>,
+    /// The most tokens of an answer, where the configuration does not say.
+    pub output_tokens_max: Option<u64>,
 }
 
 /// Makes the models of one provider.
@@ -122,7 +125,9 @@ impl Models {
         let (provider, name) = split(model);
         match self.providers.get(provider) {
             Some(provider) => provider(Wanted { name, project }),
-            None => Ok(Provided { model: Arc::new(self.remote(model, project)?), price: None }),
+            None => {
+                Ok(Provided { model: Arc::new(self.remote(model, project)?), price: None, output_tokens_max: None })
+            }
         }
     }
 
@@ -147,12 +152,22 @@ fn split(model: &str) -> (&str, Option<&str>) {
 fn recorded(wanted: Wanted<'_>) -> Result<Provided, OrderError> {
     let folder = wanted.project.join(wanted.name.unwrap_or_default());
     let model = Recorded::open(&folder).map_err(OrderError::Recording)?;
-    Ok(Provided { model: Arc::new(model), price: Some(Price::default()) })
+    let output_tokens_max = recorded_limit(&folder);
+    Ok(Provided { model: Arc::new(model), price: Some(Price::default()), output_tokens_max })
+}
+
+/// The output limit of the first recorded request: a request with another one is not the recorded one.
+fn recorded_limit(folder: &Path) -> Option<u64> {
+    let names = std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let first = names.filter(|name| name.ends_with(".request.json")).min()?;
+    let body: Value = serde_json::from_slice(&std::fs::read(folder.join(first)).ok()?).ok()?;
+    let fields = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+    fields.iter().find_map(|name| body.get(name)?.as_u64())
 }
 
 fn scripted(wanted: Wanted<'_>) -> Result<Provided, OrderError> {
     let Some(path) = wanted.name else {
-        return Ok(Provided { model: Arc::new(Scripted::offline()), price: None });
+        return Ok(Provided { model: Arc::new(Scripted::offline()), price: None, output_tokens_max: None });
     };
     let no_script = |why: String| OrderError::NoScript { path: path.to_owned(), why };
     let file = wanted.project.join(path).canonicalize().map_err(|error| no_script(error.to_string()))?;
@@ -168,5 +183,5 @@ fn scripted(wanted: Wanted<'_>) -> Result<Provided, OrderError> {
         cache_read: price.cache_read_per_million_tokens,
         cache_write: price.cache_write_per_million_tokens,
     });
-    Ok(Provided { model: Arc::new(Scripted::new(script)), price })
+    Ok(Provided { model: Arc::new(Scripted::new(script)), price, output_tokens_max: None })
 }

@@ -6,6 +6,7 @@ mod killed;
 mod long;
 mod names;
 mod ordered;
+mod remote;
 mod secrets;
 mod snapshots;
 mod support;

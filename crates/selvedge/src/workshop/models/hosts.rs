@@ -17,6 +17,9 @@ use serde_json::json;
 
 use crate::workshop::OrderError;
 
+/// A shorter key is a placeholder for a local server, such as `none`, and must not be masked everywhere.
+const SECRET_BYTES_MIN: usize = 8;
+
 /// The hosts of the configuration.
 #[derive(Clone)]
 pub(super) struct Hosts {
@@ -188,7 +191,8 @@ impl Hosts {
     pub(super) fn secrets(&self) -> Vec<String> {
         let hosts = self.config.providers.iter().filter_map(|provider| self.host(provider, Path::new("")).ok());
         let secrets = hosts.flat_map(|host| host.secrets());
-        secrets.map(|secret| secret.expose_secret().to_owned()).collect()
+        let secrets = secrets.map(|secret| secret.expose_secret().to_owned());
+        secrets.filter(|secret| secret.len() >= SECRET_BYTES_MIN).collect()
     }
 }
 

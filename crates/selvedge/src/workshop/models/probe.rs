@@ -38,7 +38,7 @@ impl Classify for ProbeError {
         match self {
             Self::Order(error) => error.code(),
             Self::Model(error) => error.code(),
-            Self::Runtime(_) => "no_runtime",
+            Self::Runtime(_) => "io",
         }
     }
 
