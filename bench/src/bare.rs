@@ -1,4 +1,4 @@
-//! The floor: a loop that appends the same bytes to a file and syncs it. It signs nothing and checks nothing.
+//! The baseline: a loop that appends the same bytes to a file and syncs it, without signing or checking.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,7 +9,7 @@ use crate::Outcome;
 /// A file that is appended to.
 pub(crate) struct Bare {
     file: File,
-    /// What is appended, one after the other, and again from the first.
+    /// What is appended, in turn, and again from the first.
     changesets: Vec<Vec<u8>>,
     next: usize,
 }

@@ -36,13 +36,13 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-struct Found {
+struct FileSize {
     name: String,
     bytes: u64,
     blocks: u64,
 }
 
-fn list(folder: &Path, files: &mut Vec<Found>) -> Outcome<()> {
+fn list(folder: &Path, files: &mut Vec<FileSize>) -> Outcome<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
@@ -50,7 +50,7 @@ fn list(folder: &Path, files: &mut Vec<Found>) -> Outcome<()> {
             list(&entry.path(), files)?;
         } else {
             let name = entry.path().to_string_lossy().rsplit("/threads/").next().unwrap_or_default().to_owned();
-            files.push(Found { name, bytes: metadata.len(), blocks: metadata.blocks() * 512 });
+            files.push(FileSize { name, bytes: metadata.len(), blocks: metadata.blocks() * 512 });
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Chains: how soon another process wakes up that waits for a thread, and what it takes to search a long chain.
+//! Chains: how soon another process that waits for a thread wakes up, and the cost of searching a long chain.
 
 use std::io::{BufReader, Write, stdin};
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::{Outcome, Plan, child};
 
 const THREADS: usize = 100;
 const EVENTS: usize = 1_000;
-/// Time enough for another process to begin to wait.
+/// Time enough for another process to start waiting.
 const BEGIN: Duration = Duration::from_millis(40);
 
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
@@ -41,7 +41,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     let threads = if plan.quick { THREADS / 10 } else { THREADS };
     let root = long_chain(&store, threads)?;
     for (key, name, search_type, query) in [
-        ("chain_search_text_ms", "by words", SearchType::Text, "needle in the hay"),
+        ("chain_search_text_ms", "by input", SearchType::Text, "needle in the hay"),
         ("chain_search_regex_ms", "by a pattern", SearchType::Regex, r"needle\s+in.*hay"),
     ] {
         let query = Query { query: query.to_owned(), search_type, is_exact: false, max_results: 1_000 };
@@ -62,12 +62,12 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(store.close()?)
 }
 
-/// How many milliseconds after a run's end was acknowledged another process had heard of it.
+/// How many milliseconds after the end of a run was acknowledged another process noticed it.
 fn wake(home: &Home, store: &LocalStore, times: usize) -> Outcome<Vec<f64>> {
     let mut waiter = child::command("waiter", home.folder(), &[])?.stdin(Stdio::piped()).spawn()?;
-    let mut voice = BufReader::new(waiter.stdout.take().ok_or("a process of the bench has no output")?);
-    let mut words = waiter.stdin.take().ok_or("a process of the bench has no input")?;
-    child::hear(&mut voice)?;
+    let mut output = BufReader::new(waiter.stdout.take().ok_or("a process of the bench has no output")?);
+    let mut input = waiter.stdin.take().ok_or("a process of the bench has no input")?;
+    child::read_line(&mut output)?;
     let agent = AgentId::new("scribe")?;
     let mut late = Vec::new();
     for number in 0..times {
@@ -81,26 +81,26 @@ fn wake(home: &Home, store: &LocalStore, times: usize) -> Outcome<Vec<f64>> {
             Ok(Batch::of(Part::new(thread.clone(), Expect::Any, changeset).under(lease.epoch)))
         };
         store.commit(run(meta.clone(), Reason::UserMessage)?)?;
-        writeln!(words, "{thread}")?;
-        words.flush()?;
+        writeln!(input, "{thread}")?;
+        input.flush()?;
         thread::sleep(BEGIN);
         store.commit(run(meta.finished("natural"), Reason::RunFinished)?)?;
         let committed = now();
-        let heard: Value = serde_json::from_str(&child::hear(&mut voice)?)?;
-        late.push((heard["at"].as_f64().unwrap_or_default() - committed).max(0.0));
+        let answer: Value = serde_json::from_str(&child::read_line(&mut output)?)?;
+        late.push((answer["at"].as_f64().unwrap_or_default() - committed).max(0.0));
         store.release(&lease)?;
     }
-    drop(words);
+    drop(input);
     waiter.wait()?;
     Ok(late)
 }
 
-/// The other process: waits for each thread it is told, and says when it had ended.
+/// The other process: waits for each thread that it is sent, and reports when it ended.
 pub(crate) fn waiter(folder: &Path) -> Outcome<()> {
     let store = Home::at(folder)?.open(Access::ReadOnly)?;
     child::say(&json!({"ready": true}))?;
     let mut input = BufReader::new(stdin());
-    while let Ok(thread) = ThreadId::new(child::hear(&mut input)?) {
+    while let Ok(thread) = ThreadId::new(child::read_line(&mut input)?) {
         let waited =
             wait_threads(&store, store.trust(), &ProcessGroups, &[thread], Duration::from_secs(60), &Cancel::new())?;
         child::say(&json!({"at": now(), "success": waited.success}))?;
@@ -125,10 +125,12 @@ fn long_chain(store: &LocalStore, threads: usize) -> Outcome<ThreadId> {
     store.commit(Batch::of(birth(&name(0)?, NewThread::of(agent.clone()))))?;
     for number in 0..threads {
         let thread = name(number)?;
-        // The birth, its checkpoint, the run's end, the handoff and two more checkpoints are events, too.
-        let message = |index: usize| match index == EVENTS / 2 {
-            true => Message::text(Role::User, "the needle in the haystack"),
-            false => Message::text(Role::User, format!("message {index}: {}", "the quick brown fox jumps ".repeat(8))),
+        // The creation, its checkpoint, the run's end, the handoff and two more checkpoints are events, too.
+        let message = |index: usize| {
+            if index == EVENTS / 2 {
+                return Message::text(Role::User, "the needle in the haystack");
+            }
+            Message::text(Role::User, format!("message {index}: {}", "the quick brown fox jumps ".repeat(8)))
         };
         let messages = (0..EVENTS - 6).map(message).collect();
         let said = Changeset { messages, ..Changeset::empty(Reason::UserMessage) };
@@ -136,7 +138,8 @@ fn long_chain(store: &LocalStore, threads: usize) -> Outcome<ThreadId> {
         if number + 1 == threads {
             continue;
         }
-        let (head, next) = (store.head(&thread)?, name(number + 1)?);
+        let head = store.head(&thread)?;
+        let next = name(number + 1)?;
         let handoff = Handoff {
             new_thread_id: next.clone(),
             reason: None,

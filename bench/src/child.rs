@@ -1,4 +1,4 @@
-//! What is measured in processes of its own: this program, started again.
+//! Measurements in a process of their own: this program, started again.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -9,25 +9,30 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::machine::own_memory_kib;
-use crate::{Outcome, chains, crowd, live, loading, peers, processes, spawns, startup, turns, under_load, waiting};
+use crate::{
+    Outcome, append, chains, crowd, live, loading, peers, processes, spawns, startup, turns, under_load, waiting,
+};
 
-/// What such a process does. Each says one line of JSON per answer.
+/// What such a process does. Each answers with one line of JSON.
 #[derive(Clone, Debug, Subcommand)]
 #[command(hide = true)]
 pub(crate) enum Role {
-    /// Nothing: what starting a process costs.
+    /// Nothing: the cost of starting a process.
     #[command(hide = true)]
     Nothing,
-    /// Loads a thread, checked.
+    /// Loads a thread, verified.
     #[command(hide = true)]
     Load { folder: PathBuf, thread: String },
     /// Verifies a thread.
     #[command(hide = true)]
     Verify { folder: PathBuf, thread: String },
+    /// Appends one message.
+    #[command(hide = true)]
+    Append { folder: PathBuf, thread: String, name: String },
     /// Shows a thread.
     #[command(hide = true)]
     Show { folder: PathBuf, thread: String },
-    /// Many threads against as many bare loops.
+    /// Many threads, compared with as many bare loops.
     #[command(hide = true)]
     Crowd { folder: PathBuf, threads: usize, rounds: usize, commits: usize },
     /// Many live threads, written in turn.
@@ -39,23 +44,23 @@ pub(crate) enum Role {
     /// Whole turns through the engine.
     #[command(hide = true)]
     EngineTurns { folder: PathBuf, threads: usize, rounds: usize, turns: usize },
-    /// A late turn through the engine against an early one.
+    /// A late turn through the engine, compared with an early one.
     #[command(hide = true)]
     LateTurn { folder: PathBuf, turn: usize, rounds: usize },
     /// Whole turns in a fresh store.
     #[command(hide = true)]
     Turns { folder: PathBuf, turns: u64 },
-    /// One of two that write one thread.
+    /// One of two processes that write to one thread.
     #[command(hide = true)]
     Race { folder: PathBuf, thread: String, count: usize },
-    /// Waits for the threads it is told.
+    /// Waits for the threads that it is sent.
     #[command(hide = true)]
     Waiter { folder: PathBuf },
-    /// Runs a child that lives by itself.
+    /// Runs a detached child.
     #[command(hide = true)]
     Spawned { folder: PathBuf, thread: String },
-    /// Much of everything; memory and descriptors must not grow.
-    UnderLoad(under_load::Asked),
+    /// The load test; memory and descriptors must not grow.
+    UnderLoad(under_load::LoadArgs),
     /// One of several processes that write at once.
     #[command(hide = true)]
     Rival { folder: PathBuf, name: String },
@@ -67,7 +72,8 @@ impl Role {
             Self::Nothing => json!({}),
             Self::Load { folder, thread } => loading::load(folder, thread)?,
             Self::Verify { folder, thread } => under_load::transcript::verify(folder, thread)?,
-            Self::UnderLoad(asked) => return under_load::run(asked),
+            Self::UnderLoad(args) => return under_load::run(args),
+            Self::Append { folder, thread, name } => append::append(folder, thread, name)?,
             Self::Show { folder, thread } => startup::show(folder, thread)?,
             Self::Crowd { folder, threads, rounds, commits } => crowd::run(folder, *threads, *rounds, *commits)?,
             Self::Live { folder, rounds, counts } => live::run(folder, *rounds, counts)?,
@@ -85,7 +91,7 @@ impl Role {
     }
 }
 
-/// Says one line to whoever started us.
+/// Prints one line for the parent process.
 pub(crate) fn say(value: &Value) -> Outcome<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{value}")?;
@@ -93,21 +99,21 @@ pub(crate) fn say(value: &Value) -> Outcome<()> {
     Ok(())
 }
 
-/// Hears one line.
-pub(crate) fn hear(from: &mut impl BufRead) -> Outcome<String> {
+/// Reads one line.
+pub(crate) fn read_line(from: &mut impl BufRead) -> Outcome<String> {
     let mut line = String::new();
     from.read_line(&mut line)?;
     Ok(line.trim().to_owned())
 }
 
-/// This program, about to play a role.
+/// This program, in a role.
 pub(crate) fn command(role: &str, folder: &Path, rest: &[&str]) -> Outcome<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(role).arg(folder).args(rest).stdout(Stdio::piped());
     Ok(command)
 }
 
-/// Runs a process to its end; gives what it said and how long it lived.
+/// Runs a process to its end; returns its output and how long it lived.
 pub(crate) fn run(mut command: Command) -> Outcome<(Value, Duration)> {
     let start = Instant::now();
     let output = command.stderr(Stdio::inherit()).output()?;
@@ -118,7 +124,7 @@ pub(crate) fn run(mut command: Command) -> Outcome<(Value, Duration)> {
     Ok((serde_json::from_slice(&output.stdout)?, took))
 }
 
-/// Starts a process that does nothing, `times` times; gives how long each lived, in milliseconds.
+/// Starts a process that does nothing, `times` times; returns how long each lived, in milliseconds.
 pub(crate) fn nothing(times: usize) -> Outcome<Vec<f64>> {
     let start = || -> Outcome<f64> {
         let mut command = Command::new(std::env::current_exe()?);

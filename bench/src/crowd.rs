@@ -1,4 +1,4 @@
-//! Many threads in one process against as many bare loops; measured in a process of its own, for its memory.
+//! Many threads in one process, compared with as many bare loops; measured in a process of its own, for its memory.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -15,7 +15,7 @@ use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan, child};
 
 const CROWDS: [usize; 2] = [8, 64];
-/// The crowd that the goal is about.
+/// The number of threads that the goal is about.
 const THREADS: usize = 64;
 
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
@@ -24,7 +24,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
         let store = folder.join(format!("store-{threads}"));
         let command = child::command("crowd", &store, &[&threads.to_string(), rounds, commits])?;
         let (found, _) = child::run(command)?;
-        tell(report, threads, &found);
+        add_figures(report, threads, &found);
     }
     report.method(
         "crowd",
@@ -36,10 +36,11 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-fn tell(report: &mut Report, threads: usize, found: &Value) {
+fn add_figures(report: &mut Report, threads: usize, found: &Value) {
     let all =
         |key: &str| -> Vec<f64> { found[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect() };
-    let (ours, bare) = (all("commits_per_second"), all("bare_per_second"));
+    let ours = all("commits_per_second");
+    let bare = all("bare_per_second");
     let ratios: Vec<f64> = ours.iter().zip(&bare).map(|(a, b)| a / b).collect();
     let what = format!("{threads} threads ÷ {threads} unsigned bare loops, per second");
     let key = |name: &str| if threads == THREADS { format!("crowd_{name}") } else { format!("crowd_{threads}_{name}") };
@@ -70,7 +71,7 @@ pub(crate) fn run(folder: &Path, threads: usize, rounds: usize, commits: usize) 
     let mut bare = bare.collect::<Outcome<Vec<_>>>()?;
     let found = in_turns(rounds, || committed(&mut writers, commits), |_| together(&mut bare, commits, Bare::append))?;
     store.close()?;
-    let figures = |figure: fn(&(Pace, Pace)) -> f64| found.iter().map(figure).collect::<Vec<_>>();
+    let figures = |figure: fn(&(Throughput, Throughput)) -> f64| found.iter().map(figure).collect::<Vec<_>>();
     Ok(json!({
         "commits_per_second": figures(|(pace, _)| pace.per_second),
         "bare_per_second": figures(|(_, pace)| pace.per_second),
@@ -80,16 +81,16 @@ pub(crate) fn run(folder: &Path, threads: usize, rounds: usize, commits: usize) 
 }
 
 /// Lets every writer commit this often, all at once.
-pub(crate) fn committed(writers: &mut [Writer<'_>], commits: usize) -> Outcome<Pace> {
+pub(crate) fn committed(writers: &mut [Writer<'_>], commits: usize) -> Outcome<Throughput> {
     together(writers, commits, |writer| {
         let batch = writer.message()?;
         writer.commit(batch)
     })
 }
 
-/// How fast a crowd was.
+/// The throughput of many writers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Throughput {
     pub(crate) per_second: f64,
     pub(crate) cpu_us: f64,
 }
@@ -99,7 +100,7 @@ pub(crate) fn together<T: Send>(
     workers: &mut [T],
     times: usize,
     work: impl Fn(&mut T) -> Outcome<()> + Sync,
-) -> Outcome<Pace> {
+) -> Outcome<Throughput> {
     let start = Barrier::new(workers.len() + 1);
     let total = (workers.len() * times) as f64;
     let go = |worker: &mut T| {
@@ -118,7 +119,7 @@ pub(crate) fn together<T: Send>(
         outcome.map_err(|_| "a thread of the bench panicked")??;
     }
     settle();
-    Ok(Pace {
+    Ok(Throughput {
         per_second: total / took.as_secs_f64(),
         cpu_us: cpu().saturating_sub(began.1).as_secs_f64() * 1e6 / total,
     })

@@ -1,4 +1,4 @@
-//! Handoffs: how long an execution stands still when a thread whose context is full goes on in another one.
+//! Handoffs: how long an execution pauses when a thread whose context is full continues in another one.
 
 use std::fs;
 use std::path::Path;
@@ -12,16 +12,16 @@ use selvedge_store_local::Access;
 use crate::bare::Bare;
 use crate::home::{Home, changesets};
 use crate::measure::{Spread, lap, settle, timed};
-use crate::moments::{Moments, Noting, Watched, What, Who, calls, micros};
+use crate::moments::{Happened, Moments, RecordingModel, RecordingStore, Who, calls, micros};
 use crate::report::{Goal, Report, Unit};
 use crate::turns::agent::assigned;
 use crate::turns::engine;
 use crate::turns::timed::Timed;
 use crate::{Outcome, Plan};
 
-/// How much a model says in a turn.
+/// The length of a model's text in a turn.
 const TEXT_BYTES: usize = 4_096;
-/// A context that is full after about thirty turns, so that a successor takes along as much as it may by default: 16,000 tokens.
+/// A context that is full after about thirty turns, so that a successor inherits as much as it may by default: 16,000 tokens.
 const WINDOW_TOKENS: u64 = 40_000;
 
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
@@ -29,7 +29,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     let store = Arc::new(Timed::new(home.open(Access::ReadWrite)?));
     let moments = Moments::default();
     let noted = moments.clone();
-    let engine = engine(&home, Arc::new(Noting::new(store.clone(), move |what| noted.note(what))))?;
+    let engine = engine(&home, Arc::new(RecordingStore::new(store.clone(), move |what| noted.note(what))))?;
     let turns = if plan.quick { 120 } else { 600 };
     let warm = run(&engine, &store, &moments, turns)?;
     let mut bare = Bare::make(&folder.join("bare"), written(&store, &warm.thread)?)?;
@@ -62,8 +62,8 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// What came of one chain.
-struct Ran {
+/// The measurements of one chain.
+struct ChainTimes {
     thread: ThreadId,
     handoffs_us: Vec<f64>,
     turns_us: Vec<f64>,
@@ -71,36 +71,39 @@ struct Ran {
 }
 
 /// Runs a chain.
-fn run(engine: &Engine, store: &Timed, moments: &Moments, turns: usize) -> Outcome<Ran> {
+fn run(engine: &Engine, store: &Timed, moments: &Moments, turns: usize) -> Outcome<ChainTimes> {
     let text = "the quick brown fox jumps over the lazy dog; ".repeat(TEXT_BYTES / 45 + 1);
-    let model = Watched::new(Who::Itself, &text[..TEXT_BYTES], calls("look", turns), moments);
+    let model = RecordingModel::new(Who::Itself, &text[..TEXT_BYTES], calls("look", turns), moments);
     let mut work = assigned(Arc::new(model))?;
     work.continuation.window_tokens = WINDOW_TOKENS;
     let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
     settle();
-    (_, _) = (store.take_batches(), moments.take());
+    drop(store.take_batches());
+    drop(moments.take());
     engine.send(&thread, Input::text("look around"), &work, &Cancel::new(), &mut |_| {})?;
-    let (batches_us, all) = (store.take_batches(), moments.take());
-    let (mut handoffs_us, mut turns_us) = (Vec::new(), Vec::new());
+    let batches_us = store.take_batches();
+    let all = moments.take();
+    let mut handoffs_us = Vec::new();
+    let mut turns_us = Vec::new();
     for (place, moment) in all.iter().enumerate() {
-        let asked = all[place + 1..].iter().position(|later| later.0 == What::Asked(Who::Itself));
+        let asked = all[place + 1..].iter().position(|later| later.0 == Happened::Asked(Who::Itself));
         let Some(asked) = asked.map(|behind| place + 1 + behind) else { break };
-        let between = all[place..asked].iter().any(|(what, _)| *what == What::HandedOver);
+        let between = all[place..asked].iter().any(|(what, _)| *what == Happened::HandedOver);
         match moment.0 {
-            // What was committed before it is the turn's end.
-            What::HandedOver if place > 0 => handoffs_us.push(micros(&all[place - 1], &all[asked])),
-            What::Asked(_) if !between => turns_us.push(micros(moment, &all[asked])),
+            // The commit before it is the turn's end.
+            Happened::HandedOver if place > 0 => handoffs_us.push(micros(&all[place - 1], &all[asked])),
+            Happened::Asked(_) if !between => turns_us.push(micros(moment, &all[asked])),
             _ => {}
         }
     }
     match handoffs_us.len() {
         0 => Err("a chain of the bench never handed itself over".into()),
         found if found != batches_us.len() => Err(format!("{found} handoffs, {} batches", batches_us.len()).into()),
-        _ => Ok(Ran { thread, handoffs_us, turns_us, batches_us }),
+        _ => Ok(ChainTimes { thread, handoffs_us, turns_us, batches_us }),
     }
 }
 
-/// What the batches of a chain wrote: the old thread's last changeset and the new one's first.
+/// The bytes that the batches of a chain wrote: the old thread's last changeset and the new one's first.
 fn written(store: &Timed, thread: &ThreadId) -> Outcome<Vec<Vec<u8>>> {
     let mut logs = Vec::new();
     for link in store.chain(thread)? {

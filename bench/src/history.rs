@@ -1,4 +1,4 @@
-//! Whether a commit costs the same late in a thread as early in it.
+//! Whether a commit late in a thread costs the same as an early one.
 
 use std::path::Path;
 
@@ -9,15 +9,16 @@ use crate::measure::{Lap, Spread, in_turns, settle, timed, whole_lap};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan};
 
-/// How many turns a window has: 300 commits.
+/// The number of turns of a window: 300 commits.
 const WINDOW_TURNS: u64 = 100;
 const EARLY_TURN: u64 = 100;
 
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let long = Home::make(&folder.join("long"))?;
     let short = Home::make(&folder.join("short"))?;
-    let (long, short) = (long.open(Access::ReadWrite)?, short.open(Access::ReadWrite)?);
-    // The windows lie around the late turn, half of them on either side.
+    let long = long.open(Access::ReadWrite)?;
+    let short = short.open(Access::ReadWrite)?;
+    // The windows are around the late turn, half of them on either side.
     let first = plan.late_turn.saturating_sub(WINDOW_TURNS * plan.rounds as u64 / 2);
     let mut old = Writer::create(&long, "scribe-00000000000b", plan.ids)?;
     old.write_turns(first)?;
@@ -34,7 +35,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     let rounds = in_turns(plan.rounds, early, |_| window(&mut old))?;
     long.close()?;
     short.close()?;
-    tell(report, plan, &rounds);
+    add_figures(report, plan, &rounds);
     Ok(())
 }
 
@@ -45,7 +46,7 @@ fn window(writer: &mut Writer<'_>) -> Outcome<Lap> {
     })
 }
 
-fn tell(report: &mut Report, plan: Plan, rounds: &[(Lap, Lap)]) {
+fn add_figures(report: &mut Report, plan: Plan, rounds: &[(Lap, Lap)]) {
     let turn = plan.late_turn;
     let what = format!("commit at turn {turn} ÷ at turn {EARLY_TURN}, median time");
     let median = Spread::over(rounds, |(early, late)| late.median() / early.median());

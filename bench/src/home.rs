@@ -1,4 +1,4 @@
-//! A store in a folder of its own, and those who write to it.
+//! A store in a folder of its own, and its writers.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -18,7 +18,7 @@ use selvedge_store_local::{Access, LocalStore, Options};
 
 use crate::Outcome;
 
-/// How many bytes of text a message has.
+/// The number of bytes of text of a message.
 pub(crate) const TEXT_BYTES: usize = 1_024;
 
 /// A folder with a store and the key that signs for it, so that other processes can open it too.
@@ -28,7 +28,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Makes a store.
+    /// Creates a store.
     pub(crate) fn make(folder: &Path) -> Outcome<Self> {
         fs::create_dir_all(folder)?;
         LocalStore::init(folder, Arc::new(RealDisk))?;
@@ -37,7 +37,7 @@ impl Home {
         Ok(Self { folder: folder.to_owned(), pem })
     }
 
-    /// A store that was made.
+    /// An existing store.
     pub(crate) fn at(folder: &Path) -> Outcome<Self> {
         Ok(Self { folder: folder.to_owned(), pem: fs::read_to_string(folder.join("key.pem"))? })
     }
@@ -50,7 +50,7 @@ impl Home {
         Ok(LocalStore::open(self.options(access)?)?)
     }
 
-    /// How the store is opened.
+    /// The options for opening the store.
     pub(crate) fn options(&self, access: Access) -> Outcome<Options> {
         let signer = Signer::from_pem(&self.pem)?;
         let trust = Trust::of(&[signer.public()]);
@@ -66,7 +66,7 @@ impl Home {
     }
 }
 
-/// One who writes one thread under a lease.
+/// A writer of one thread, under a lease.
 pub(crate) struct Writer<'a> {
     store: &'a LocalStore,
     thread: ThreadId,
@@ -74,12 +74,12 @@ pub(crate) struct Writer<'a> {
     version: u64,
     ids: bool,
     text: Text,
-    /// Up to where the transcript was given to a bare loop.
+    /// Up to where the transcript was passed to a bare loop.
     seen: u64,
 }
 
 impl<'a> Writer<'a> {
-    /// Creates a thread and takes its lease.
+    /// Creates a thread and acquires its lease.
     pub(crate) fn create(store: &'a LocalStore, name: &str, ids: bool) -> Outcome<Self> {
         let thread = ThreadId::new(name)?;
         let new = NewThread::of(AgentId::new("scribe")?);
@@ -93,7 +93,7 @@ impl<'a> Writer<'a> {
         &self.thread
     }
 
-    /// A commit of one message, ready to be handed in.
+    /// A commit of one message, ready to be submitted.
     pub(crate) fn message(&mut self) -> Outcome<Batch> {
         self.message_of(TEXT_BYTES)
     }
@@ -112,18 +112,18 @@ impl<'a> Writer<'a> {
         Ok(batch)
     }
 
-    /// Gives the lease back; nothing can be committed any more.
+    /// Releases the lease; nothing can be committed any more.
     pub(crate) fn release(&mut self) -> Outcome<()> {
         Ok(self.store.release(&self.lease)?)
     }
 
-    /// Takes the lease again.
+    /// Acquires the lease again.
     pub(crate) fn acquire(&mut self) -> Outcome<()> {
         self.lease = self.store.acquire(&self.thread, Acquire::default())?;
         Ok(())
     }
 
-    /// The next commit of a thread that is all turns: input, answer, results, and again.
+    /// The next commit of a thread that is all turns: input, answer, results, and so on.
     pub(crate) fn of_turn(&mut self) -> Outcome<Batch> {
         let turn = self.version / 3;
         let text = self.text.next(TEXT_BYTES);
@@ -148,7 +148,7 @@ impl<'a> Writer<'a> {
         Ok(Batch::of(part))
     }
 
-    /// Hands a commit in; durable on return.
+    /// Submits a commit; durable on return.
     pub(crate) fn commit(&mut self, batch: Batch) -> Outcome<()> {
         self.store.commit(batch)?;
         self.version += 1;
@@ -164,7 +164,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The bytes of every commit since this was last asked: what a bare loop has to write to do as much.
+    /// The bytes of every commit since the last call: what a bare loop has to write for the same work.
     pub(crate) fn written(&mut self) -> Outcome<Vec<Vec<u8>>> {
         let end = self.store.head(&self.thread)?.bytes;
         let mut file = File::open(self.store.thread_folder(&self.thread).join("transcript.jsonl"))?;
@@ -176,7 +176,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Cuts behind each checkpoint.
+/// Splits after each checkpoint.
 pub(crate) fn changesets(bytes: &[u8]) -> Vec<Vec<u8>> {
     const CHECKPOINT: &[u8] = br#""event_type":"checkpoint""#;
     let mut found = vec![Vec::new()];
@@ -184,7 +184,7 @@ pub(crate) fn changesets(bytes: &[u8]) -> Vec<Vec<u8>> {
         if let Some(last) = found.last_mut() {
             last.extend_from_slice(line);
         }
-        // The type stands in the first bytes of a line, before anything that a caller can write.
+        // The type is in the first bytes of a line, before anything that a caller can write.
         if line.iter().take(200).copied().collect::<Vec<_>>().windows(CHECKPOINT.len()).any(|part| part == CHECKPOINT) {
             found.push(Vec::new());
         }
@@ -193,7 +193,7 @@ pub(crate) fn changesets(bytes: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// Makes a store with one thread of whole turns, and closes it.
+/// Creates a store with one thread of whole turns, and closes it.
 pub(crate) fn with_turns(folder: &Path, turns: u64, ids: bool) -> Outcome<(Home, ThreadId)> {
     let home = Home::make(folder)?;
     let store = home.open(Access::ReadWrite)?;
@@ -204,7 +204,7 @@ pub(crate) fn with_turns(folder: &Path, turns: u64, ids: bool) -> Outcome<(Home,
     Ok((home, thread))
 }
 
-/// Text as people and models write it: words, lines, now and then a quotation mark. The same from the same seed.
+/// Text as people and models write it: words, lines, now and then a quotation mark. The same for the same seed.
 struct Text(u64);
 
 impl Text {

@@ -1,11 +1,11 @@
-//! Ten thousand live threads in one store: every one of them is leased and held, and 64 OS threads commit to them in turn.
+//! Ten thousand live threads in one store: every one of them is leased, and 64 OS threads commit to them in turn.
 
 use std::path::Path;
 
 use selvedge_store_local::{Access, LocalStore};
 use serde_json::{Value, json};
 
-use crate::crowd::{Pace, together};
+use crate::crowd::{Throughput, together};
 use crate::home::{Home, Writer};
 use crate::measure::Spread;
 use crate::report::{Goal, Report, Unit};
@@ -13,7 +13,7 @@ use crate::{Outcome, Plan, child};
 
 /// How many OS threads commit.
 const WORKERS: usize = 64;
-/// Over how many live threads commits are measured; the first is what the others are compared with.
+/// The numbers of live threads that are measured; the others are compared with the first.
 const LIVE: [usize; 4] = [64, 1_000, 4_000, 10_000];
 /// The same for a short run.
 const LIVE_QUICK: [usize; 2] = [64, 320];
@@ -25,7 +25,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     arguments.extend(counts_text.iter().map(String::as_str));
     let (found, _) = child::run(child::command("live", &folder.join("store"), &arguments)?)?;
     for count in counts {
-        tell(report, *count, &found);
+        add_figures(report, *count, &found);
     }
     let goal = if plan.quick { Goal::None } else { Goal::AtLeast(1_000.0) };
     let mut row = |key: &str, what: &str, goal: Goal| {
@@ -49,7 +49,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-fn tell(report: &mut Report, count: usize, found: &Value) {
+fn add_figures(report: &mut Report, count: usize, found: &Value) {
     let all = |key: &str, count: usize| -> Vec<f64> {
         let rounds = found["paces"].as_array().into_iter().flatten();
         rounds.filter_map(|round| round[count.to_string()][key].as_f64()).collect()
@@ -68,7 +68,7 @@ fn tell(report: &mut Report, count: usize, found: &Value) {
     report.figure(&format!("live_{count}_cpu_us"), "  processor time of a commit", Unit::Cpu, &cpu, Goal::None);
 }
 
-/// One OS thread and the threads that it writes, in turn.
+/// One OS thread and the threads that it writes to, in turn.
 struct Worker<'a> {
     place: usize,
     writers: Vec<Writer<'a>>,
@@ -76,7 +76,7 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// Creates a thread, takes its lease and gives it a first message.
+    /// Creates a thread, acquires its lease and commits a first message.
     fn create(&mut self, store: &'a LocalStore) -> Outcome<()> {
         let name = format!("scribe-{:06x}{:06x}", self.place, self.writers.len());
         let mut writer = Writer::create(store, &name, false)?;
@@ -108,7 +108,7 @@ pub(crate) fn run(folder: &Path, rounds: usize, counts: &[usize]) -> Outcome<Val
         let mut round = json!({});
         for count in counts {
             let live = count.div_ceil(WORKERS);
-            // Every thread is committed to twice or more, and as often in all whatever their number.
+            // Every thread is committed to twice or more, and the total number of commits is the same for every count.
             let pace = together(&mut workers, most.max(10) * 2, |worker| worker.commit(live))?;
             round[count.to_string()] = json!({ "per_second": pace.per_second, "cpu_us": pace.cpu_us });
         }
@@ -134,7 +134,7 @@ fn each(
     workers: &mut [Worker<'_>],
     count: usize,
     work: impl Fn(&mut Writer<'_>) -> Outcome<()> + Sync,
-) -> Outcome<Pace> {
+) -> Outcome<Throughput> {
     workers.iter_mut().for_each(|worker| worker.next = 0);
     together(workers, count, |worker| {
         worker.next = (worker.next + 1) % count;

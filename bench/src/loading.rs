@@ -1,4 +1,4 @@
-//! A fresh process loads a thread: one pass over its log, every hash and the last signature checked, folded.
+//! A fresh process loads a thread: one pass over its log, every hash and the last signature verified, folded.
 
 use std::path::Path;
 use std::time::Instant;
@@ -38,7 +38,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// What the fresh process does.
+/// The work of the fresh process.
 pub(crate) fn load(folder: &Path, thread: &str) -> Outcome<Value> {
     let start = Instant::now();
     let store = Home::at(folder)?.open(Access::ReadOnly)?;

@@ -1,4 +1,4 @@
-//! Where this ran: enough to judge a figure by, nothing that names anybody.
+//! The machine: enough to interpret a figure, nothing that identifies its user.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::measure::{Spread, lap, timed};
 const SYNC_BYTES: usize = 1_700;
 const SYNCS: usize = 200;
 
-/// The machine's shape.
+/// The properties of the machine.
 pub(crate) struct Machine {
     cores: usize,
     memory: String,
@@ -46,12 +46,12 @@ impl Machine {
         &self.sync_before
     }
 
-    /// Some lines for people; looks at the disk once more.
+    /// Some lines for people; measures the disk once more.
     pub(crate) fn lines(&self, folder: &Path) -> Outcome<(String, Value)> {
         let after = sync(folder)?;
         let shown = |sync: &Spread| format!("{:.0} µs ({:.0}–{:.0})", sync.median, sync.quarter, sync.three_quarters);
         let load_after = load();
-        // Others who use the disk and the processors make every figure worse, and not each by as much.
+        // Other load on the disk and the processors makes every figure worse, and not all equally.
         let is_busy = self.load_before.parse::<f64>().is_ok_and(|load| load > self.cores as f64 / 2.0);
         let busy = if is_busy { "; BUSY WITH OTHER WORK, so read every figure with care" } else { "" };
         let text = format!(
@@ -76,7 +76,7 @@ impl Machine {
     }
 }
 
-/// What a bare append and sync takes now, in microseconds.
+/// The time of a bare append and sync now, in microseconds.
 pub(crate) fn sync(folder: &Path) -> Outcome<Spread> {
     let path = folder.join("sync");
     let mut bare = Bare::make(&path, vec![vec![b'x'; SYNC_BYTES]])?;
@@ -95,7 +95,7 @@ fn field(path: &str, name: &str) -> String {
     line.and_then(|line| line.split_once(':')).map_or("unknown".to_owned(), |(_, value)| value.trim().to_owned())
 }
 
-/// How much memory there is, in whole gibibytes.
+/// The memory of the machine, in whole gibibytes.
 fn memory() -> String {
     let kib: f64 = field("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0.0);
     format!("{:.0} GiB", kib / 1_048_576.0)

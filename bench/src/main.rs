@@ -1,16 +1,17 @@
-//! What a commit, a load and a start cost, as ratios against floors measured in the same run.
+//! The cost of a commit, a load and a start, as ratios to baselines measured in the same run.
 //!
-//! A disk's sync is not the same from one minute to the next, so no time of its own means much: everything that syncs is
-//! measured in turns with its floor, round by round, and the ratio of each round is what is told. Nothing here fails
-//! because something is slow.
+//! The time of a disk's sync varies from minute to minute, so no time by itself means much: everything that syncs is measured in turns with
+//! its baseline, round by round, and the ratio of each round is reported. Nothing here fails because something is slow.
 //!
 //! In reading order:
 //!
-//! - [`measure`]: laps, rounds and spread. [`moments`]: when what happened in a run. [`machine`]: where this ran. [`report`]: what is told.
-//! - [`home`]: a store in a folder of its own. [`bare`]: the floor. [`child`]: what is measured in processes of its own.
-//! - One file per measurement: [`warm`], [`history`], [`crowd`], [`live`], [`waiting`], [`processes`], [`turns`], [`bytes`], [`loading`], [`snapshots`], [`chains`], [`handoffs`], [`spawns`], [`startup`], [`memory`].
-//! - [`peers`]: the same work done by other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
+//! - [`measure`]: laps, rounds and spread. [`moments`]: the times of events in a run. [`machine`]: the machine. [`report`]: the report.
+//! - [`home`]: a store in a folder of its own. [`bare`]: the baseline. [`child`]: measurements in processes of their own.
+//! - One file per measurement: [`warm`], [`append`], [`history`], [`crowd`], [`live`], [`waiting`], [`processes`], [`turns`], [`bytes`], [`loading`],
+//!   [`snapshots`], [`chains`], [`handoffs`], [`spawns`], [`startup`], [`memory`].
+//! - [`peers`]: the same work with other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
 
+mod append;
 mod bare;
 mod bytes;
 mod chains;
@@ -46,26 +47,26 @@ use clap::{Parser, ValueEnum};
 use crate::machine::Machine;
 use crate::report::Report;
 
-/// Anything that keeps a measurement from being made.
+/// The result of a measurement, or why it could not be made.
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What a commit, a load and a start cost, as ratios against floors measured in the same run.
+/// The cost of a commit, a load and a start, as ratios to baselines measured in the same run.
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", arg_required_else_help = false)]
 struct Args {
-    /// Fewer and shorter rounds: a look, not a figure.
+    /// Fewer and shorter rounds: a quick check, not a figure.
     #[arg(long)]
     quick: bool,
-    /// Where to write; the system's temporary folder if absent. It must lie on the disk that is meant.
+    /// The folder to write to; the system's temporary folder by default. It must be on the disk that is to be measured.
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
     /// Writes every number to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Measures only these.
+    /// Only these measurements.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     only: Vec<What>,
-    /// Measures all of it, the peers too, and writes `BENCHMARKS.md`. Takes about ten minutes.
+    /// Measures everything, the peers too, and writes `BENCHMARKS.md`. Takes about ten minutes.
     #[arg(long)]
     publish: bool,
     /// The late turn that is compared with turn 100.
@@ -74,45 +75,47 @@ struct Args {
     /// Gives every message an id, as an engine does that may send one twice.
     #[arg(long)]
     ids: bool,
-    /// What a process of its own does; used by the bench itself.
+    /// The role of a child process; used by the bench itself.
     #[command(subcommand)]
     child: Option<child::Role>,
 }
 
-/// What can be measured.
+/// The measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// One thread's commit against a bare append.
+    /// One thread's commit, compared with a bare append.
     Warm,
-    /// A late turn against an early one.
+    /// One append by a fresh process.
+    Append,
+    /// A late turn, compared with an early one.
     History,
-    /// 64 threads against 64 bare loops.
+    /// 64 threads, compared with 64 bare loops.
     Crowd,
-    /// Ten thousand live threads against 64.
+    /// Ten thousand live threads, compared with 64.
     Live,
     /// Many runs that wait for their model.
     Waiting,
-    /// Four processes against each other.
+    /// Four processes, compared with each other.
     Processes,
     /// Whole turns through the engine.
     Turns,
-    /// Bytes on disk against bytes of text.
+    /// Bytes on disk, compared with bytes of text.
     Bytes,
-    /// A checked load in a fresh process.
+    /// A verified load in a fresh process.
     Loading,
-    /// Snapshots: what they cost and what they spare.
+    /// Snapshots: their cost and what they save.
     Snapshots,
     /// Waking up across processes, and searching a long chain.
     Chains,
-    /// A thread whose context is full goes on in another.
+    /// A thread whose context is full continues in another.
     Handoffs,
     /// A thread starts another, in its process or in one of its own.
     Spawns,
     /// Showing a short thread in a fresh process.
     Startup,
-    /// The most memory any of it takes.
+    /// The peak memory.
     Memory,
-    /// Other libraries; only with `--publish` or if asked for.
+    /// Other libraries; only with `--publish` or if selected.
     Peers,
 }
 
@@ -120,7 +123,7 @@ enum What {
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     quick: bool,
-    /// Rounds of everything that is measured in turns with its floor.
+    /// Rounds of everything that is measured in turns with its baseline.
     rounds: usize,
     /// How often a fresh process is started.
     starts: usize,
@@ -162,8 +165,9 @@ fn measure_all(args: &Args) -> Outcome<()> {
     let mut report = Report::new(Machine::look(folder.path())?, plan);
     let all = |what| args.only.is_empty() && (args.publish || what != What::Peers);
     let wanted = |what| all(what) || args.only.contains(&what);
-    let steps: [(What, &str, Measurement); 16] = [
+    let steps: [(What, &str, Measurement); 17] = [
         (What::Warm, "A warm commit", warm::measure),
+        (What::Append, "An append by a fresh process", append::measure),
         (What::History, "Late in a thread", history::measure),
         (What::Crowd, "Many threads", crowd::measure),
         (What::Live, "Live threads", live::measure),
@@ -195,5 +199,5 @@ fn measure_all(args: &Args) -> Outcome<()> {
     report.finish(folder.path(), args.json.as_deref(), page)
 }
 
-/// Measures one thing in a folder of its own.
+/// A measurement in a folder of its own.
 type Measurement = fn(&Path, Plan, &mut Report) -> Outcome<()>;

@@ -1,8 +1,8 @@
 //! Laps, rounds and spread.
 //!
-//! - A *lap* is a number of operations, each timed by itself; making their input costs nothing.
-//! - A *round* is one lap of each of those that are compared, right after each other.
-//! - The *spread* of some figures is their median, tenths, quartiles and ends.
+//! - A *lap* is a number of operations, each timed by itself; preparing their input is not included.
+//! - A *round* is one lap of each of the compared subjects, right after each other.
+//! - The *spread* of some figures is their median, deciles, quartiles and extremes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use crate::Outcome;
 
-/// Longer than the store waits before it syncs transcripts in the background: after a pause like this nothing that one
-/// lap left behind is charged to the next.
+/// Longer than the store waits before it syncs transcripts in the background: after such a pause no background work of one lap is charged
+/// to the next.
 const SETTLE: Duration = Duration::from_millis(600);
 
-/// Lets work in the background end.
+/// Waits for background work to end.
 pub(crate) fn settle() {
     thread::sleep(SETTLE);
 }
 
-/// Processor time of this process so far, all its threads and the kernel on their behalf included.
+/// Processor time of this process so far, including all its threads and the kernel on their behalf.
 pub(crate) fn cpu() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -37,17 +37,17 @@ pub(crate) struct Lap {
 }
 
 impl Lap {
-    /// What one took on average, in microseconds.
+    /// The mean time of one, in microseconds.
     pub(crate) fn mean(&self) -> f64 {
         self.each.iter().sum::<f64>() / self.each.len().max(1) as f64
     }
 
-    /// What the one in the middle took, in microseconds.
+    /// The median time of one, in microseconds.
     pub(crate) fn median(&self) -> f64 {
         Spread::of(&self.each).median
     }
 
-    /// Processor time of one on average, in microseconds.
+    /// The mean processor time of one, in microseconds.
     pub(crate) fn cpu_mean(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.each.len().max(1) as f64
     }
@@ -60,7 +60,7 @@ pub(crate) fn timed(work: impl FnOnce() -> Outcome<()>) -> Outcome<Duration> {
     Ok(start.elapsed())
 }
 
-/// Runs a lap of operations that time themselves; what is in the background stays there.
+/// Runs a lap of operations that time themselves; background work is not waited for.
 pub(crate) fn lap(count: usize, mut operation: impl FnMut() -> Outcome<Duration>) -> Outcome<Lap> {
     let began = cpu();
     let each = (0..count).map(|_| Ok(operation()?.as_secs_f64() * 1e6)).collect::<Outcome<_>>()?;
@@ -81,7 +81,7 @@ pub(crate) fn paired(
     Ok(both)
 }
 
-/// Runs a lap and waits for what it left to the background, which then counts as its processor time.
+/// Runs a lap and waits for its background work, which is included in its processor time.
 pub(crate) fn whole_lap(count: usize, operation: impl FnMut() -> Outcome<Duration>) -> Outcome<Lap> {
     let began = cpu();
     let lap = lap(count, operation)?;
@@ -89,7 +89,7 @@ pub(crate) fn whole_lap(count: usize, operation: impl FnMut() -> Outcome<Duratio
     Ok(Lap { cpu: cpu().saturating_sub(began), ..lap })
 }
 
-/// Runs rounds of `one` and `other` in turns; `other` is told what `one` came to.
+/// Runs rounds of `one` and `other` in turns; `other` receives the result of `one`.
 pub(crate) fn in_turns<A, B>(
     rounds: usize,
     mut one: impl FnMut() -> Outcome<A>,
@@ -104,16 +104,16 @@ pub(crate) fn in_turns<A, B>(
         .collect()
 }
 
-/// How some figures lie.
+/// The distribution of some figures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
-    /// A tenth of them lie below.
+    /// The first decile.
     pub(crate) tenth: f64,
     pub(crate) quarter: f64,
     pub(crate) median: f64,
     pub(crate) three_quarters: f64,
-    /// A tenth of them lie above.
+    /// The ninth decile.
     pub(crate) nine_tenths: f64,
     pub(crate) max: f64,
     pub(crate) count: usize,

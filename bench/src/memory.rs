@@ -1,4 +1,4 @@
-//! The most memory a process takes that loads a long thread.
+//! The peak memory of a process that loads a long thread.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! When what happened in a run: its models say when they are asked, and its store when something was committed.
+//! The times of events in a run: its models record when they are asked, and its store when something was committed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -12,9 +12,9 @@ use selvedge_model::{
 use selvedge_store::{Commit, Committed, Result as Stored, Store, Tombstone};
 use serde_json::{Value, json};
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Happened {
     /// A model was asked.
     Asked(Who),
     /// Something was committed for this reason.
@@ -30,44 +30,44 @@ pub(crate) enum Who {
     Child,
 }
 
-/// Everything that happened, in order.
+/// All events, in order.
 #[derive(Clone, Default)]
-pub(crate) struct Moments(Arc<Mutex<Vec<(What, Instant)>>>);
+pub(crate) struct Moments(Arc<Mutex<Vec<(Happened, Instant)>>>);
 
 impl Moments {
-    pub(crate) fn note(&self, what: What) {
+    pub(crate) fn note(&self, what: Happened) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((what, Instant::now()));
     }
 
-    /// Everything so far; then nothing has happened.
-    pub(crate) fn take(&self) -> Vec<(What, Instant)> {
+    /// Takes all events so far.
+    pub(crate) fn take(&self) -> Vec<(Happened, Instant)> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// How many microseconds lie between two moments.
-pub(crate) fn micros(from: &(What, Instant), to: &(What, Instant)) -> f64 {
+/// The microseconds between two events.
+pub(crate) fn micros(from: &(Happened, Instant), to: &(Happened, Instant)) -> f64 {
     to.1.duration_since(from.1).as_secs_f64() * 1e6
 }
 
-/// A store that says when something was committed: as soon as it is, and not when whoever watches the run hears of it.
-pub(crate) struct Noting {
+/// A store that records when something was committed: at the commit, not when an observer of the run sees it.
+pub(crate) struct RecordingStore {
     inner: Arc<dyn Store>,
-    note: Box<dyn Fn(What) + Send + Sync>,
+    note: Box<dyn Fn(Happened) + Send + Sync>,
 }
 
-impl Noting {
-    pub(crate) fn new(inner: Arc<dyn Store>, note: impl Fn(What) + Send + Sync + 'static) -> Self {
+impl RecordingStore {
+    pub(crate) fn new(inner: Arc<dyn Store>, note: impl Fn(Happened) + Send + Sync + 'static) -> Self {
         Self { inner, note: Box::new(note) }
     }
 }
 
-impl Commit for Noting {
+impl Commit for RecordingStore {
     fn commit(&self, batch: Batch) -> Stored<Committed> {
         let mut events = batch.parts.iter().flat_map(|part| &part.changeset.events);
         let what = match batch.parts.first() {
-            _ if events.any(|event| matches!(event, Event::ThreadHandoff(_))) => Some(What::HandedOver),
-            first => first.map(|part| What::Committed(part.changeset.reason)),
+            _ if events.any(|event| matches!(event, Event::ThreadHandoff(_))) => Some(Happened::HandedOver),
+            first => first.map(|part| Happened::Committed(part.changeset.reason)),
         };
         let committed = self.inner.commit(batch)?;
         what.into_iter().for_each(|what| (self.note)(what));
@@ -84,11 +84,11 @@ impl Commit for Noting {
     }
 }
 
-selvedge_store::forward!([] Noting, inner: Logs, Leases, Inbox, Registry, Feed, Ledger);
+selvedge_store::forward!([] RecordingStore, inner: Logs, Leases, Inbox, Registry, Feed, Ledger);
 
-/// A model that says when it is asked, calls what it is told to turn by turn, and then is done. It counts its turns by itself, so it
-/// goes on with its list in every thread of a chain.
-pub(crate) struct Watched {
+/// A model that records when it is asked, makes the listed calls turn by turn, and then finishes. It counts its turns itself, so it
+/// continues its list in every thread of a chain.
+pub(crate) struct RecordingModel {
     who: Who,
     text: String,
     /// The tool of each turn, with its arguments.
@@ -97,13 +97,13 @@ pub(crate) struct Watched {
     moments: Moments,
 }
 
-impl Watched {
+impl RecordingModel {
     pub(crate) fn new(who: Who, text: &str, calls: Vec<(&'static str, Value)>, moments: &Moments) -> Self {
         Self { who, text: text.to_owned(), calls, asked: Mutex::default(), moments: moments.clone() }
     }
 }
 
-impl Model for Watched {
+impl Model for RecordingModel {
     fn answer<'a>(
         &'a self,
         _: &'a Prompt<'a>,
@@ -111,7 +111,7 @@ impl Model for Watched {
         _: &'a Cancel,
     ) -> BoxFuture<'a, Result<Answer, ModelError>> {
         Box::pin(async move {
-            self.moments.note(What::Asked(self.who));
+            self.moments.note(Happened::Asked(self.who));
             let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
             let turn = *asked;
             *asked += 1;
@@ -134,7 +134,7 @@ impl Model for Watched {
     }
 }
 
-/// A call without arguments, so often.
+/// A call without arguments, this often.
 pub(crate) fn calls(name: &'static str, times: usize) -> Vec<(&'static str, Value)> {
     vec![(name, json!({})); times]
 }

@@ -1,11 +1,11 @@
-//! The same work done by other libraries, in turns with ours.
+//! The same work with other libraries, in turns with ours.
 //!
-//! The peers are Python packages, at the versions that `bench/peers/requirements.txt` pins, in a virtual environment under
-//! the target folder that is made here. Each is used as its documentation shows it, with its own defaults. What can't be
-//! set up is skipped, loudly, and the rest is measured.
+//! The peers are Python packages, at the versions that `bench/peers/requirements.txt` pins, in a virtual environment under the target
+//! folder that is created here. Each is used as its documentation shows, with its own defaults. A peer that can't be set up is skipped,
+//! with a warning, and the rest is measured.
 //!
-//! - [`process`]: a peer is a process that is told what to do, line by line. [`postgres`]: a private server.
-//! - [`commit`], [`turns`], [`crowd`], [`load`], [`race`]: what is compared.
+//! - [`process`]: a peer is a process that receives commands line by line. [`postgres`]: a private server.
+//! - [`commit`], [`turns`], [`crowd`], [`load`], [`race`]: the comparisons.
 
 mod commit;
 mod crowd;
@@ -27,7 +27,7 @@ use crate::{Outcome, Plan};
 const SCRIPT: &str = include_str!("../peers/peer.py");
 const REQUIREMENTS: &str = include_str!("../peers/requirements.txt");
 
-/// Who is compared with.
+/// The peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Session,
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What the peer's script calls it.
+    /// Its name in the peer's script.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Session => "session",
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// What people call it.
+    /// Its name for people.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Session => "SQLiteSession.add_items",
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// What people call its reading.
+    /// The name of its reading operation for people.
     pub(crate) fn reading(self) -> &'static str {
         match self {
             Self::Session => "SQLiteSession.get_items",
@@ -64,17 +64,17 @@ impl Kind {
     }
 }
 
-/// Where a peer keeps what it is given.
+/// Where a peer stores its data.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct PeerStorage {
     pub(crate) kind: Kind,
     /// A file, or a connection string.
     pub(crate) at: String,
-    /// The folder of the file; nothing for a server.
+    /// The folder of the file; none for a server.
     pub(crate) folder: Option<PathBuf>,
 }
 
-/// Those that could be set up.
+/// The peers that could be set up.
 pub(crate) struct Peers {
     python: PathBuf,
     script: PathBuf,
@@ -83,33 +83,33 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Those that there are.
+    /// The available peers.
     pub(crate) fn kinds(&self) -> Vec<Kind> {
         let mut kinds = vec![Kind::Session, Kind::Sqlite];
         kinds.extend(self.cluster.as_ref().map(|_| Kind::Postgres));
         kinds
     }
 
-    /// A new, empty place.
-    pub(crate) fn place(&self, kind: Kind, name: &str) -> Outcome<Place> {
+    /// A new, empty storage.
+    pub(crate) fn storage(&self, kind: Kind, name: &str) -> Outcome<PeerStorage> {
         if let (Kind::Postgres, Some(cluster)) = (kind, &self.cluster) {
-            return Ok(Place { kind, at: cluster.database(name)?, folder: None });
+            return Ok(PeerStorage { kind, at: cluster.database(name)?, folder: None });
         }
         let folder = self.folder.join(format!("{}-{name}", kind.name()));
         fs::create_dir(&folder)?;
-        Ok(Place { kind, at: folder.join("peer.db").to_string_lossy().into_owned(), folder: Some(folder) })
+        Ok(PeerStorage { kind, at: folder.join("peer.db").to_string_lossy().into_owned(), folder: Some(folder) })
     }
 
     /// Starts a peer.
-    pub(crate) fn start(&self, place: &Place) -> Outcome<Peer> {
+    pub(crate) fn start(&self, storage: &PeerStorage) -> Outcome<Peer> {
         let mut command = Command::new(&self.python);
-        // Where a library would speak to its makers, it is told not to.
+        // Telemetry of the libraries is switched off.
         command.env("OPENAI_AGENTS_DISABLE_TRACING", "1").env("LANGSMITH_TRACING", "false");
-        Peer::start(command.arg(&self.script).arg(place.kind.name()).arg(&place.at))
+        Peer::start(command.arg(&self.script).arg(storage.kind.name()).arg(&storage.at))
     }
 }
 
-/// Measures all of it.
+/// Makes all comparisons.
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     progress("peers: setting up");
     let python = match environment() {
@@ -147,15 +147,16 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// Compares with the peers in a folder of its own.
+/// A comparison with the peers in a folder of its own.
 type Measurement = fn(&Peers, &Path, Plan, &mut Report) -> Outcome<()>;
 
-/// Makes the virtual environment, or finds it made; gives its Python.
+/// Creates the virtual environment, or finds it; returns its Python.
 fn environment() -> Outcome<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.parent().and_then(Path::parent).ok_or("the target folder can't be found")?;
     let folder = target.join("bench-peers");
-    let (python, made) = (folder.join("bin/python"), folder.join("made-of.txt"));
+    let python = folder.join("bin/python");
+    let made = folder.join("made-of.txt");
     if fs::read_to_string(&made).is_ok_and(|text| text == REQUIREMENTS) {
         return Ok(python);
     }

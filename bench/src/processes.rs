@@ -27,7 +27,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     let mut rivals = (0..PROCESSES).map(start).collect::<Outcome<Vec<_>>>()?;
     let found = contest(&mut rivals, rounds, seconds);
     for rival in &mut rivals {
-        // Without an input it ends by itself.
+        // It ends when its input is closed.
         drop(rival.stdin.take());
         rival.wait()?;
     }
@@ -48,11 +48,11 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// Lets all of them run `rounds` times; gives the commits of each.
+/// Lets all of them run `rounds` times; returns the commits of each.
 fn contest(rivals: &mut [Child], rounds: usize, seconds: u32) -> Outcome<Vec<Vec<f64>>> {
     let mut voices: Vec<_> = rivals.iter_mut().filter_map(|rival| rival.stdout.take()).map(BufReader::new).collect();
     for voice in &mut voices {
-        child::hear(voice)?;
+        child::read_line(voice)?;
     }
     let mut found = Vec::new();
     for _ in 0..rounds {
@@ -63,7 +63,7 @@ fn contest(rivals: &mut [Child], rounds: usize, seconds: u32) -> Outcome<Vec<Vec
         }
         let mut counts = Vec::new();
         for voice in &mut voices {
-            let answer: Value = serde_json::from_str(&child::hear(voice)?)?;
+            let answer: Value = serde_json::from_str(&child::read_line(voice)?)?;
             counts.push(answer["commits"].as_f64().unwrap_or(0.0));
         }
         found.push(counts);
@@ -71,7 +71,7 @@ fn contest(rivals: &mut [Child], rounds: usize, seconds: u32) -> Outcome<Vec<Vec
     Ok(found)
 }
 
-/// One of the processes: says that it is ready, then commits for as many seconds as it is told, again and again.
+/// One of the processes: reports that it is ready, then commits for as many seconds as requested, again and again.
 pub(crate) fn rival(folder: &Path, name: &str) -> Outcome<()> {
     let home = Home::at(folder)?;
     let store = home.open(Access::ReadWrite)?;
@@ -79,7 +79,7 @@ pub(crate) fn rival(folder: &Path, name: &str) -> Outcome<()> {
     let mut writers = writers.collect::<Outcome<Vec<_>>>()?;
     child::say(&json!({"ready": true}))?;
     let mut input = BufReader::new(stdin());
-    while let Ok(seconds) = child::hear(&mut input)?.parse::<u64>() {
+    while let Ok(seconds) = child::read_line(&mut input)?.parse::<u64>() {
         let until = Instant::now() + Duration::from_secs(seconds);
         let write = |writer: &mut Writer<'_>| -> Outcome<u64> {
             let mut count = 0;

@@ -1,5 +1,5 @@
-//! What is told: a table for people, a file for programs, a page for everybody (see [`crate::publish`]).
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where the bench speaks")]
+//! The report: a table for people, a file for programs, a page (see [`crate::publish`]).
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this module prints the report")]
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::measure::Spread;
 use crate::{Machine, Outcome, Plan, machine, publish};
 
-/// What a figure should be, in the words of the proof issue.
+/// The goal of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
     None,
@@ -16,20 +16,20 @@ pub(crate) enum Goal {
     AtLeast(f64),
 }
 
-/// What a figure is measured in.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Times,
     /// How long something took.
     Micros,
-    /// How long a process lived, or what it did in it.
+    /// The lifetime of a process, or a part of it.
     Millis,
     /// Processor time, in microseconds.
     Cpu,
     Mebibytes,
     PerSecond,
     Count,
-    /// A part of a whole.
+    /// A share of a whole.
     Share,
 }
 
@@ -49,7 +49,7 @@ impl Unit {
 }
 
 /// One figure.
-pub(crate) struct Row {
+pub(crate) struct Figure {
     pub(crate) key: String,
     pub(crate) what: String,
     pub(crate) unit: Unit,
@@ -57,9 +57,10 @@ pub(crate) struct Row {
     pub(crate) goal: Goal,
 }
 
-impl Row {
-    fn told(&self) -> [String; 4] {
-        let (unit, spread) = (self.unit, &self.spread);
+impl Figure {
+    fn cells(&self) -> [String; 4] {
+        let unit = self.unit;
+        let spread = &self.spread;
         let shown = match spread.count {
             0 | 1 => String::new(),
             count => {
@@ -76,10 +77,10 @@ pub(crate) struct Section {
     pub(crate) title: String,
     /// The bare sync right before, in microseconds.
     pub(crate) sync: Spread,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<Figure>,
 }
 
-/// Everything that was found.
+/// All results.
 pub(crate) struct Report {
     machine: Machine,
     pub(crate) plan: Plan,
@@ -99,7 +100,12 @@ impl Report {
         self.machine.sync().median
     }
 
-    /// Begins a section; looks at the disk for it.
+    /// The bare sync right before this section, in microseconds.
+    pub(crate) fn section_sync(&self) -> f64 {
+        self.sections.last().map_or_else(|| self.sync(), |section| section.sync.median)
+    }
+
+    /// Begins a section; measures the disk for it.
     pub(crate) fn section(&mut self, title: &str, folder: &Path) -> Outcome<()> {
         let sync = machine::sync(folder)?;
         self.numbers.insert(format!("sync_us: {title}"), sync.json());
@@ -107,23 +113,24 @@ impl Report {
         Ok(())
     }
 
-    /// Says loudly that something is not measured.
+    /// Prints that something is not measured.
     pub(crate) fn skip(&mut self, what: &str, why: &str) {
         eprintln!("\n!! {what} SKIPPED: {why}\n");
         self.skipped.push(format!("{what}: {why}"));
     }
 
-    /// Says in one line how the figures that follow were found.
+    /// Describes in one line how the following figures were measured.
     pub(crate) fn method(&mut self, name: &str, method: String) {
         self.methods.push(format!("{name}: {method}"));
     }
 
     /// Adds a figure: the median of a spread.
     pub(crate) fn figure(&mut self, key: &str, what: &str, unit: Unit, spread: &Spread, goal: Goal) {
-        let (key, what) = (key.to_owned(), what.to_owned());
+        let key = key.to_owned();
+        let what = what.to_owned();
         self.numbers.insert(key.clone(), spread.json());
         if let Some(section) = self.sections.last_mut() {
-            section.rows.push(Row { key, what, unit, spread: *spread, goal });
+            section.rows.push(Figure { key, what, unit, spread: *spread, goal });
         }
     }
 
@@ -132,7 +139,7 @@ impl Report {
         self.numbers.insert(key.to_owned(), value);
     }
 
-    /// What does not meet its goal.
+    /// The figures that miss their goals.
     pub(crate) fn missed(&self) -> Vec<String> {
         let rows = self.sections.iter().flat_map(|section| &section.rows);
         let judged = rows.filter_map(|row| Some((row, row.goal.judge(row.unit, row.spread.median)?)));
@@ -142,13 +149,14 @@ impl Report {
             .collect()
     }
 
-    /// Tells everything.
+    /// Prints and writes everything.
     pub(crate) fn finish(self, folder: &Path, file: Option<&Path>, publish: Option<&Path>) -> Outcome<()> {
         let (machine, machine_json) = self.machine.lines(folder)?;
         let headings = ["what", "figure", "goal", "spread: min [quartiles] max"];
-        let told: Vec<[String; 4]> = self.sections.iter().flat_map(|section| &section.rows).map(Row::told).collect();
+        let cells: Vec<[String; 4]> =
+            self.sections.iter().flat_map(|section| &section.rows).map(Figure::cells).collect();
         let cells: Vec<[&str; 4]> =
-            told.iter().map(|row| [&row[0], &row[1], &row[2], &row[3]].map(String::as_str)).collect();
+            cells.iter().map(|row| [&row[0], &row[1], &row[2], &row[3]].map(String::as_str)).collect();
         let width = |column: usize| {
             let all = cells.iter().chain([&headings]).map(|row| row[column].chars().count());
             all.max().unwrap_or(0)
@@ -174,7 +182,7 @@ impl Report {
         self.skipped.iter().for_each(|what| println!("SKIPPED: {what}"));
         if self.plan.quick {
             println!(
-                "--quick: few and short rounds, and turn {} for the late one; a look, not a figure",
+                "--quick: few and short rounds, and turn {} for the late one; a quick check, not a figure",
                 self.plan.late_turn
             );
         }
@@ -210,12 +218,12 @@ fn judged(unit: Unit, figure: f64, goal: Goal) -> String {
     format!("{goal}{}", if met { "" } else { " missed" })
 }
 
-/// Says what is being measured, for whoever waits.
+/// Prints what is being measured.
 pub(crate) fn progress(name: &str) {
     eprintln!("measuring {name} …");
 }
 
-/// Says why nothing could be measured.
+/// Prints why nothing could be measured.
 pub(crate) fn complain(why: &str) {
     eprintln!("error: {why}");
 }

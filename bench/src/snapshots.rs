@@ -1,7 +1,7 @@
-//! What snapshots cost a run, and what they spare whoever loads a long thread.
+//! The cost of snapshots in a run, and what they save when a long thread is loaded.
 //!
-//! What a run pays is the time between a commit and whatever comes next: there is nothing else in between but the
-//! engine itself, which is measured by the same run without snapshots.
+//! The cost for a run is the time between a commit and the next event: nothing else is in between but the engine itself, which is measured
+//! by the same run without snapshots.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +20,15 @@ use selvedge_store_local::{Access, LocalStore};
 
 use crate::home::Home;
 use crate::measure::{Spread, in_turns, settle};
-use crate::moments::{Noting, What};
+use crate::moments::{Happened, RecordingStore};
 use crate::report::{Goal, Report, Unit};
 use crate::turns::agent::pure;
 use crate::turns::engine_keeping;
 use crate::{Outcome, Plan};
 
-/// How many turns the cost is spread over.
+/// The number of turns over which the cost is spread.
 const TURNS: usize = 1_000;
-/// How long every text is.
+/// The length of every text.
 const TEXT_BYTES: usize = 1_024;
 
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
@@ -51,13 +51,13 @@ fn cost(folder: &Path, rounds: usize, report: &mut Report) -> Outcome<()> {
     let home = Home::make(folder)?;
     run(&home, true, 100)?;
     let found = in_turns(rounds, || run(&home, false, TURNS), |_| run(&home, true, TURNS))?;
-    let per_turn = |ran: &Ran| ran.between_us / TURNS as f64;
+    let per_turn = |ran: &RunTimes| ran.between_us / TURNS as f64;
     let costs: Vec<f64> = found.iter().map(|(without, with)| per_turn(with) - per_turn(without)).collect();
     let shares = found.iter().zip(&costs).map(|((without, _), cost)| cost * TURNS as f64 / without.whole_us);
     let what = format!("snapshots over {TURNS} turns, of the time of a turn without them");
     report.figure("snapshots_share", &what, Unit::Share, &Spread::of(&shares.collect::<Vec<_>>()), Goal::AtMost(0.05));
     report.figure("snapshots_turn_us", "  of a turn in snapshots", Unit::Micros, &Spread::of(&costs), Goal::None);
-    // What is saved beside a run takes its share of the disk and of the processor all the same.
+    // Saving in the background still uses the disk and the processor.
     let whole = found.iter().map(|(without, with)| with.whole_us / without.whole_us).collect::<Vec<_>>();
     let what = "  a whole run with them ÷ one without";
     report.figure("snapshots_run_ratio", what, Unit::Times, &Spread::of(&whole), Goal::AtMost(1.05));
@@ -88,29 +88,34 @@ fn load(folder: &Path, turns: usize, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// What came of a run.
-struct Ran {
+/// The measurements of a run.
+struct RunTimes {
     thread: ThreadId,
     whole_us: f64,
-    /// Between commits and what came next.
+    /// Between commits and the next events.
     between_us: f64,
     kept: usize,
 }
 
-fn made(home: &Home, keeps: bool, note: impl Fn(What) + Send + Sync + 'static) -> Outcome<(Engine, Arc<LocalStore>)> {
+fn made(
+    home: &Home,
+    keeps: bool,
+    note: impl Fn(Happened) + Send + Sync + 'static,
+) -> Outcome<(Engine, Arc<LocalStore>)> {
     let store = Arc::new(home.open(Access::ReadWrite)?);
     let keeper = keeps.then(|| Keeper::new(store.clone(), StatePersistence::builtin())).transpose()?;
-    Ok((engine_keeping(home, Arc::new(Noting::new(store.clone(), note)), keeper)?, store))
+    Ok((engine_keeping(home, Arc::new(RecordingStore::new(store.clone(), note)), keeper)?, store))
 }
 
-fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<Ran> {
+fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<RunTimes> {
     let gauge = Arc::new(Gauge::default());
     let committed = gauge.clone();
-    let (engine, store) = made(home, keeps, move |_| committed.told())?;
-    let mut work = Assignment::new(AgentId::new("scribe")?, Arc::new(Talker { turns, gauge: gauge.clone() }), "talker");
+    let (engine, store) = made(home, keeps, move |_| committed.committed())?;
+    let mut work =
+        Assignment::new(AgentId::new("scribe")?, Arc::new(CallingModel { turns, gauge: gauge.clone() }), "talker");
     let looked = gauge.clone();
     work.tools = vec![Arc::new(pure("look", move || {
-        looked.next();
+        looked.next_event();
         text()
     }))];
     // It stays one thread, however long.
@@ -124,31 +129,32 @@ fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<Ran> {
     if had != turns as u64 || store.get(&thread)?.manifest.run_id.is_some() {
         return Err(format!("a run had {had} turns, not {turns}: {:?}", ended.why).into());
     }
-    let kept = store.kept(&thread, "archive")?.len();
-    Ok(Ran { thread, whole_us, between_us: gauge.nanos.load(Ordering::Relaxed) as f64 / 1e3, kept })
+    let kept = store.list_snapshots(&thread, "archive")?.len();
+    Ok(RunTimes { thread, whole_us, between_us: gauge.nanos.load(Ordering::Relaxed) as f64 / 1e3, kept })
 }
 
-/// Adds up the time between a commit and whatever comes next.
+/// Adds up the time between a commit and the next event.
 #[derive(Default)]
 struct Gauge {
-    told: Mutex<Option<Instant>>,
+    committed_at: Mutex<Option<Instant>>,
     nanos: AtomicU64,
 }
 
 impl Gauge {
-    fn told(&self) {
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    fn committed(&self) {
+        *self.committed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    fn next(&self) {
-        if let Some(told) = self.told.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            self.nanos.fetch_add(u64::try_from(told.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    fn next_event(&self) {
+        if let Some(committed_at) = self.committed_at.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.nanos
+                .fetch_add(u64::try_from(committed_at.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
     }
 }
 
-/// A model that asks for the tool in all its turns but the last.
-struct Talker {
+/// A model that calls the tool in all its turns but the last.
+struct CallingModel {
     turns: usize,
     gauge: Arc<Gauge>,
 }
@@ -157,7 +163,7 @@ fn text() -> String {
     "Nothing that is written twice is read twice. ".chars().cycle().take(TEXT_BYTES).collect()
 }
 
-impl Model for Talker {
+impl Model for CallingModel {
     fn answer<'a>(
         &'a self,
         prompt: &'a Prompt<'a>,
@@ -165,7 +171,7 @@ impl Model for Talker {
         _: &'a Cancel,
     ) -> BoxFuture<'a, Result<Answer, ModelError>> {
         Box::pin(async move {
-            self.gauge.next();
+            self.gauge.next_event();
             let turn = prompt.messages.len() / 2;
             let mut content = vec![Block::text(text())];
             let id = CallId::new(format!("call_{turn}"))

@@ -1,4 +1,5 @@
-//! Spawns: how long it takes until a child thinks, in the parent's process or in one of its own, and what a child of one turn costs.
+//! Spawns: how long it takes until a child asks its model, in the parent's process or in one of its own, and the cost of a child of one
+//! turn.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::bare::Bare;
 use crate::chains::now;
 use crate::home::{Home, changesets};
 use crate::measure::{Spread, in_turns, lap, settle, timed};
-use crate::moments::{Moments, Noting, Watched, What, Who, micros};
+use crate::moments::{Happened, Moments, RecordingModel, RecordingStore, Who, micros};
 use crate::report::{Goal, Report, Unit};
 use crate::turns::agent::{assigned, plain};
 use crate::turns::engine;
@@ -35,7 +36,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     let store = Arc::new(Timed::new(home.open(Access::ReadWrite)?));
     let moments = Moments::default();
     let noted = moments.clone();
-    let engine = engine(&home, Arc::new(Noting::new(store.clone(), move |what| noted.note(what))))?;
+    let engine = engine(&home, Arc::new(RecordingStore::new(store.clone(), move |what| noted.note(what))))?;
     in_process(folder, &engine, &store, &moments, plan, report)?;
     detached(&home, &engine, &store, &moments, plan, report)
 }
@@ -85,7 +86,7 @@ fn in_process(
     Ok(())
 }
 
-/// What came of a parent and its children.
+/// The measurements of a parent and its children.
 struct Family {
     thread: ThreadId,
     until_asked_us: Vec<f64>,
@@ -96,20 +97,23 @@ struct Family {
 
 fn family(engine: &Engine, store: &Timed, moments: &Moments, children: usize) -> Outcome<Family> {
     let calls = (0..2 * children).map(|turn| (if turn % 2 == 0 { "look" } else { SPAWN }, json!({}))).collect();
-    let model = Watched::new(Who::Itself, "Let me see.", calls, moments);
-    let work = parent(Arc::new(model), Arc::new(Nursery { moments: moments.clone(), outside: None }))?;
+    let model = RecordingModel::new(Who::Itself, "Let me see.", calls, moments);
+    let work = parent(Arc::new(model), Arc::new(OneTurnChildren { moments: moments.clone(), outside: None }))?;
     let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
     settle();
-    (_, _) = (store.take_batches(), moments.take());
+    drop(store.take_batches());
+    drop(moments.take());
     engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |_| {})?;
-    let (batches_us, all) = (store.take_batches(), moments.take());
+    let batches_us = store.take_batches();
+    let all = moments.take();
     let mut found =
         Family { thread, until_asked_us: Vec::new(), spawning_us: Vec::new(), plain_us: Vec::new(), batches_us };
-    let asked: Vec<usize> = (0..all.len()).filter(|place| all[*place].0 == What::Asked(Who::Itself)).collect();
+    let asked: Vec<usize> = (0..all.len()).filter(|place| all[*place].0 == Happened::Asked(Who::Itself)).collect();
     for turn in asked.windows(2) {
-        let (whole, inside) = (micros(&all[turn[0]], &all[turn[1]]), &all[turn[0]..turn[1]]);
-        let is = |wanted: What| inside.iter().find(|(what, _)| *what == wanted);
-        match (is(What::Committed(Reason::AssistantTurnCommitted)), is(What::Asked(Who::Child))) {
+        let whole = micros(&all[turn[0]], &all[turn[1]]);
+        let inside = &all[turn[0]..turn[1]];
+        let is = |wanted: Happened| inside.iter().find(|(what, _)| *what == wanted);
+        match (is(Happened::Committed(Reason::AssistantTurnCommitted)), is(Happened::Asked(Who::Child))) {
             (Some(called), Some(begun)) => {
                 found.until_asked_us.push(micros(called, begun));
                 found.spawning_us.push(whole);
@@ -117,13 +121,13 @@ fn family(engine: &Engine, store: &Timed, moments: &Moments, children: usize) ->
             _ => found.plain_us.push(whole),
         }
     }
-    match found.until_asked_us.len() == children {
-        true => Ok(found),
-        false => Err(format!("{} children of {children} were seen to begin", found.until_asked_us.len()).into()),
+    if found.until_asked_us.len() != children {
+        return Err(format!("{} children of {children} were seen to begin", found.until_asked_us.len()).into());
     }
+    Ok(found)
 }
 
-/// What the batches of a parent wrote: its own changeset and the child's first.
+/// The bytes that the batches of a parent wrote: its own changeset and the child's first.
 fn written(store: &Timed, parent: &ThreadId) -> Outcome<Vec<Vec<u8>>> {
     let all = |thread: &ThreadId| -> Outcome<Vec<Vec<u8>>> {
         Ok(changesets(&fs::read(store.inner().thread_folder(thread).join("transcript.jsonl"))?))
@@ -138,7 +142,7 @@ fn written(store: &Timed, parent: &ThreadId) -> Outcome<Vec<Vec<u8>>> {
     Ok(both)
 }
 
-/// Children that live by themselves: this program, started again behind a gate.
+/// Detached children: this program, started again behind a gate.
 fn detached(
     home: &Home,
     engine: &Engine,
@@ -147,17 +151,18 @@ fn detached(
     plan: Plan,
     report: &mut Report,
 ) -> Outcome<()> {
-    let (mut until_asked, mut at_gate) = (Vec::new(), Vec::new());
+    let mut until_asked = Vec::new();
+    let mut at_gate = Vec::new();
     let nothing = child::nothing(plan.starts)?;
     for _ in 0..plan.starts {
         let outside = Arc::new(Outside { folder: home.folder().to_owned(), gates_ms: Mutex::default() });
-        let model = Watched::new(Who::Itself, "Let me see.", vec![(SPAWN, json!({"detached": true}))], moments);
-        let nursery = Nursery { moments: moments.clone(), outside: Some(outside.clone()) };
+        let model = RecordingModel::new(Who::Itself, "Let me see.", vec![(SPAWN, json!({"detached": true}))], moments);
+        let nursery = OneTurnChildren { moments: moments.clone(), outside: Some(outside.clone()) };
         let work = parent(Arc::new(model), Arc::new(nursery))?;
         let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
         moments.take();
         engine.send(&thread, Input::text("go"), &work, &Cancel::new(), &mut |_| {})?;
-        let is_call = |(what, _): &&(What, Instant)| *what == What::Committed(Reason::AssistantTurnCommitted);
+        let is_call = |(what, _): &&(Happened, Instant)| *what == Happened::Committed(Reason::AssistantTurnCommitted);
         let called = moments.take().iter().find(is_call).map(|(_, at)| on_shared_clock(at));
         let child = store.children(&thread)?.pop().ok_or("a parent of the bench has no child")?.manifest.thread_id;
         let waited = wait_threads(
@@ -172,7 +177,7 @@ fn detached(
             return Err(format!("a child of the bench came to nothing: {waited:?}").into());
         }
         let asked: f64 = fs::read_to_string(asked_file(home.folder(), &child))?.trim().parse()?;
-        until_asked.push(asked - called.ok_or("a parent of the bench called nobody")?);
+        until_asked.push(asked - called.ok_or("a parent of the bench made no call")?);
         at_gate.append(&mut outside.gates_ms.lock().unwrap_or_else(PoisonError::into_inner));
     }
     let what = "a spawn of a process: the parent's call to its child's first call";
@@ -199,25 +204,29 @@ fn detached(
     Ok(())
 }
 
-/// What the process of a child does: it runs its thread, and writes down when its model is asked.
+/// The work of a child's process: it runs its thread, and records when its model is asked.
 pub(crate) fn run_child(folder: &Path, thread: &str) -> Outcome<Value> {
     let home = Home::at(folder)?;
-    let (thread, moments, written) = (ThreadId::new(thread)?, Moments::default(), Arc::new(Mutex::new(Ok(()))));
-    let (asked, file, outcome) = (moments.clone(), asked_file(folder, &thread), written.clone());
-    // Written before its end is committed: whoever waits for it finds it.
+    let thread = ThreadId::new(thread)?;
+    let moments = Moments::default();
+    let written = Arc::new(Mutex::new(Ok(())));
+    let asked = moments.clone();
+    let file = asked_file(folder, &thread);
+    let outcome = written.clone();
+    // Written before its end is committed, so that the waiting parent finds it.
     let note = move |what| {
-        if let (What::Committed(Reason::AssistantTurnCommitted), [(_, asked)]) = (what, &asked.take()[..]) {
+        if let (Happened::Committed(Reason::AssistantTurnCommitted), [(_, asked)]) = (what, &asked.take()[..]) {
             let done = fs::write(&file, on_shared_clock(asked).to_string());
             *outcome.lock().unwrap_or_else(PoisonError::into_inner) = done;
         }
     };
-    let engine = engine(&home, Arc::new(Noting::new(Arc::new(home.open(Access::ReadWrite)?), note)))?;
+    let engine = engine(&home, Arc::new(RecordingStore::new(Arc::new(home.open(Access::ReadWrite)?), note)))?;
     let ended = engine.resume(&thread, Input::nothing(), &childs(&moments)?, &Cancel::new(), &mut |_| {})?;
     std::mem::replace(&mut *written.lock().unwrap_or_else(PoisonError::into_inner), Ok(()))?;
     Ok(json!({"completed": ended.status == Status::Completed}))
 }
 
-/// A moment of this process on the clock that all processes share, in milliseconds.
+/// An instant of this process on the clock that all processes share, in milliseconds.
 fn on_shared_clock(moment: &Instant) -> f64 {
     now() - moment.elapsed().as_secs_f64() * 1e3
 }
@@ -226,34 +235,35 @@ fn asked_file(folder: &Path, child: &ThreadId) -> PathBuf {
     folder.join(format!("asked-{child}"))
 }
 
-fn parent(model: Arc<Watched>, children: Arc<Nursery>) -> Outcome<Assignment> {
+fn parent(model: Arc<RecordingModel>, children: Arc<OneTurnChildren>) -> Outcome<Assignment> {
     let mut work = assigned(model)?;
     work.tools.push(Arc::new(plain(SPAWN).of_kind(ToolKind::Child)));
     work.spawning = Some(Spawning { children, at_once: 8, vouch: Arc::new(|_| Ok(())) });
-    // The models cost nothing, and yet the parent's ceiling holds for all below it, so every child is given money.
-    (work.price, work.limits.spend) = (Some(Price::default()), Some(Money::from_nanos(1_000_000_000_000)?));
+    // The models cost nothing, but the parent's ceiling applies to its children, so every child gets an amount.
+    work.price = Some(Price::default());
+    work.limits.spend = Some(Money::from_nanos(1_000_000_000_000)?);
     Ok(work)
 }
 
 fn childs(moments: &Moments) -> Outcome<Assignment> {
-    let mut work = assigned(Arc::new(Watched::new(Who::Child, "Done.", Vec::new(), moments)))?;
+    let mut work = assigned(Arc::new(RecordingModel::new(Who::Child, "Done.", Vec::new(), moments)))?;
     work.price = Some(Price::default());
     Ok(work)
 }
 
-/// Knows one kind of child: it has one turn.
-struct Nursery {
+/// Has one kind of child: with one turn.
+struct OneTurnChildren {
     moments: Moments,
     outside: Option<Arc<Outside>>,
 }
 
-/// Where processes of children are started, and how long each took until it stood at its gate.
+/// Where processes of children are started, and how long each took until it reached its gate.
 struct Outside {
     folder: PathBuf,
     gates_ms: Mutex<Vec<f64>>,
 }
 
-impl Children for Nursery {
+impl Children for OneTurnChildren {
     fn order(&self, call: &Call, parent: &Manifest) -> Result<Order, String> {
         let limits = Some(Limits { spend: Money::from_nanos(1_000_000).ok(), ..Limits::default() });
         let thread = NewThread { limits, ..NewThread::of(parent.agent_id.clone()) };

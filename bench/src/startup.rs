@@ -35,7 +35,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// What the fresh process does.
+/// The work of the fresh process.
 pub(crate) fn show(folder: &Path, thread: &str) -> Outcome<Value> {
     let start = Instant::now();
     let store = Home::at(folder)?.open(Access::ReadOnly)?;

@@ -1,4 +1,4 @@
-//! Whole turns through the engine: a scripted model that asks for one tool of this process in every turn, each turn two durable commits.
+//! Whole turns through the engine: a scripted model that calls one tool of this process in every turn, each turn two durable commits.
 //! Measured in a process of its own.
 
 pub(crate) mod agent;
@@ -24,13 +24,13 @@ use crate::home::Home;
 use crate::measure::{Spread, in_turns, settle};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan, child};
-use agent::Metronome;
+use agent::CountingModel;
 use timed::Timed;
 
-/// The crowd that the goal is about.
+/// The number of threads that the goal is about.
 const THREADS: usize = 64;
 const EARLY_TURN: usize = 50;
-/// How many turns a window has.
+/// The number of turns of a window.
 const WINDOW_TURNS: usize = 100;
 
 pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
@@ -38,7 +38,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     for threads in [1, THREADS] {
         let store = folder.join(format!("store-{threads}"));
         let command = child::command("engine-turns", &store, &[&threads.to_string(), rounds, turns])?;
-        tell(report, threads, &child::run(command)?.0);
+        add_figures(report, threads, &child::run(command)?.0);
     }
     let late = plan.late_turn.to_string();
     let command = child::command("late-turn", &folder.join("late"), &[&late, rounds])?;
@@ -59,7 +59,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     Ok(())
 }
 
-fn tell(report: &mut Report, threads: usize, found: &Value) {
+fn add_figures(report: &mut Report, threads: usize, found: &Value) {
     let all =
         |key: &str| -> Vec<f64> { found[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect() };
     let what = format!("durable turns of {threads} {}", if threads == 1 { "thread" } else { "threads" });
@@ -88,7 +88,8 @@ pub(crate) fn run(folder: &Path, threads: usize, rounds: usize, turns: usize) ->
         let before = (store.micros(), model.micros());
         let seconds = round(&engine, &work, &fresh, turns)?;
         let total = (threads * turns) as f64;
-        let (in_store, in_model) = ((store.micros() - before.0) / total, (model.micros() - before.1) / total);
+        let in_store = (store.micros() - before.0) / total;
+        let in_model = (model.micros() - before.1) / total;
         found.push((total / seconds, in_store, in_model, seconds * 1e6 / total - in_store - in_model));
     }
     let figures = |figure: fn(&(f64, f64, f64, f64)) -> f64| found.iter().map(figure).collect::<Vec<_>>();
@@ -108,17 +109,17 @@ fn fresh(engine: &Engine, work: &Assignment, threads: usize) -> Outcome<Vec<Thre
     fresh
 }
 
-/// One run of each of some threads, all at once; gives how long it took, in seconds.
+/// One run of each of some threads, all at once; returns how long it took, in seconds.
 fn round(engine: &Engine, work: &Assignment, threads: &[ThreadId], turns: usize) -> Outcome<f64> {
     let start = Barrier::new(threads.len() + 1);
     let go = |thread: &ThreadId| -> Outcome<()> {
         start.wait();
         let ended = engine.send(thread, Input::text("look around"), work, &Cancel::new(), &mut |_| {})?;
         let had = ended.run_cost.as_ref().map_or(0, |cost| cost.turns);
-        match had == turns as u64 {
-            true => Ok(()),
-            false => Err(format!("a run had {had} turns, not {turns}: {:?}", ended.why).into()),
+        if had != turns as u64 {
+            return Err(format!("a run had {had} turns, not {turns}: {:?}", ended.why).into());
         }
+        Ok(())
     };
     let (began, outcomes) = thread::scope(|scope| {
         let go = &go;
@@ -133,7 +134,7 @@ fn round(engine: &Engine, work: &Assignment, threads: &[ThreadId], turns: usize)
     Ok(took)
 }
 
-/// Whether a late turn costs what an early one does, in a process of its own.
+/// Whether a late turn costs the same as an early one, in a process of its own.
 pub(crate) fn late(folder: &Path, late_turn: usize, rounds: usize) -> Outcome<Value> {
     let home = Home::make(folder)?;
     let engine = engine(&home, Arc::new(home.open(Access::ReadWrite)?))?;
@@ -141,25 +142,25 @@ pub(crate) fn late(folder: &Path, late_turn: usize, rounds: usize) -> Outcome<Va
         engine.create(NewThread::of(AgentId::new("scribe")?), Vec::new()).map_err(Box::<dyn Error + Send + Sync>::from)
     };
     let old = create()?;
-    // The windows lie around the late turn, half of them on either side.
-    metronome(&engine, &old, late_turn.saturating_sub(WINDOW_TURNS * rounds / 2))?;
+    // The windows are around the late turn, half of them on either side.
+    timed_turns(&engine, &old, late_turn.saturating_sub(WINDOW_TURNS * rounds / 2))?;
     let early = || {
         let young = create()?;
         settle();
-        Ok(metronome(&engine, &young, EARLY_TURN + WINDOW_TURNS)?.split_off(EARLY_TURN))
+        Ok(timed_turns(&engine, &young, EARLY_TURN + WINDOW_TURNS)?.split_off(EARLY_TURN))
     };
     early()?;
-    let found = in_turns(rounds, early, |_| metronome(&engine, &old, WINDOW_TURNS))?;
+    let found = in_turns(rounds, early, |_| timed_turns(&engine, &old, WINDOW_TURNS))?;
     let ratios = found.iter().map(|(early, late)| Spread::of(late).median / Spread::of(early).median);
     Ok(json!({"ratios": ratios.collect::<Vec<_>>()}))
 }
 
-/// A run of so many turns and a last one; gives how long each of them took, in microseconds.
-fn metronome(engine: &Engine, thread: &ThreadId, turns: usize) -> Outcome<Vec<f64>> {
-    let metronome = Arc::new(Metronome::new(turns));
-    let work = agent::assigned(metronome.clone())?;
+/// A run of this many turns and a last one; returns how long each of them took, in microseconds.
+fn timed_turns(engine: &Engine, thread: &ThreadId, turns: usize) -> Outcome<Vec<f64>> {
+    let timed_turns = Arc::new(CountingModel::new(turns));
+    let work = agent::assigned(timed_turns.clone())?;
     round(engine, &work, std::slice::from_ref(thread), turns + 1)?;
-    Ok(metronome.each())
+    Ok(timed_turns.each())
 }
 
 /// An engine on a store of this home.
@@ -167,7 +168,7 @@ pub(crate) fn engine(home: &Home, store: Arc<dyn Store>) -> Outcome<Engine> {
     engine_keeping(home, store, None)
 }
 
-/// The same, with snapshots if there is something that keeps them.
+/// The same, with snapshots if there is a keeper.
 pub(crate) fn engine_keeping(home: &Home, store: Arc<dyn Store>, snapshots: Option<Keeper>) -> Outcome<Engine> {
     Ok(Engine::new(Options {
         store,

@@ -1,10 +1,10 @@
-//! Much of everything: many threads, a long thread, a large one, many writers, a long time.
+//! The load test: many threads, a long thread, a large one, many writers, a long time.
 //!
-//! What is asserted is growth and bounds, never a time: what costs as much with a hundred times more, what memory may come to, and that
-//! neither memory nor descriptors grow while nothing is kept. Times are told, as ratios where there is something to compare with.
+//! Asserted are growth and bounds, never a time: what must cost the same with a hundred times more data, the maximum of memory, and that
+//! neither memory nor descriptors grow while nothing is kept. Times are reported, as ratios where there is something to compare with.
 //!
 //! - [`threads`]: many threads in one store. [`events`]: one thread of many events. [`transcript`]: one of many bytes.
-//! - [`writers`]: many who wait for one thread. [`soak`]: the same things again and again, for minutes.
+//! - [`writers`]: many that wait for one thread. [`soak`]: the same work again and again, for minutes.
 
 pub(crate) mod events;
 pub(crate) mod soak;
@@ -22,16 +22,16 @@ use crate::measure::Spread;
 use crate::report::{Goal, Report, Unit, progress};
 use crate::{Outcome, Plan};
 
-/// What is asked for.
+/// The arguments.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Asked {
-    /// Goes on with the same things for this many minutes, and watches memory and descriptors.
+pub(crate) struct LoadArgs {
+    /// Repeats the same work for this many minutes, and watches memory and descriptors.
     #[arg(long, value_name = "MINUTES", default_value_t = 0.0)]
     soak: f64,
-    /// A little of everything, to see that it holds; what depends on time is not judged.
+    /// A little of everything, to see that it works; times are not judged.
     #[arg(long)]
     small: bool,
-    /// Where to write; the system's temporary folder if absent.
+    /// The folder to write to; the system's temporary folder by default.
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
     /// Only these: threads, events, transcript, writers, soak.
@@ -56,15 +56,15 @@ impl Size {
         Self { threads: 200, events: 2_000, transcript_mib: 16, writers: 40, soak: Duration::from_secs(2) };
 }
 
-/// Does all of it in a folder of its own; an error names what does not hold.
-pub(crate) fn run(asked: &Asked) -> Outcome<()> {
-    let parent = asked.dir.clone().unwrap_or_else(std::env::temp_dir);
+/// Runs everything in a folder of its own; an error names the violated bounds.
+pub(crate) fn run(args: &LoadArgs) -> Outcome<()> {
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = tempfile::Builder::new().prefix("selvedge-load-").tempdir_in(&parent)?;
-    let mut size = if asked.small { Size::SMALL } else { Size::WHOLE };
-    if asked.soak > 0.0 {
-        size.soak = Duration::from_secs_f64(asked.soak * 60.0);
+    let mut size = if args.small { Size::SMALL } else { Size::WHOLE };
+    if args.soak > 0.0 {
+        size.soak = Duration::from_secs_f64(args.soak * 60.0);
     }
-    let plan = Plan { quick: asked.small, rounds: 1, starts: 1, late_turn: 0, ids: false };
+    let plan = Plan { quick: args.small, rounds: 1, starts: 1, late_turn: 0, ids: false };
     let mut report = Report::new(Machine::look(folder.path())?, plan);
     let steps: [(&str, Measurement); 5] = [
         ("threads", threads::measure),
@@ -74,7 +74,7 @@ pub(crate) fn run(asked: &Asked) -> Outcome<()> {
         ("soak", soak::measure),
     ];
     for (name, measure) in steps {
-        let is_asked = asked.only.is_empty() || asked.only.iter().any(|only| only == name);
+        let is_asked = args.only.is_empty() || args.only.iter().any(|only| only == name);
         if !is_asked || (name == "soak" && size.soak.is_zero()) {
             continue;
         }
@@ -86,13 +86,13 @@ pub(crate) fn run(asked: &Asked) -> Outcome<()> {
         std::fs::remove_dir_all(&folder)?;
     }
     let mut missed = report.missed();
-    // On a busy machine a little of anything takes any time.
-    missed.retain(|what| !(asked.small && what.contains("time")));
+    // On a busy machine a short measurement takes any time.
+    missed.retain(|what| !(args.small && what.contains("time")));
     report.finish(folder.path(), None, None)?;
-    if missed.is_empty() { Ok(()) } else { Err(format!("these do not hold: {}", missed.join("; ")).into()) }
+    if missed.is_empty() { Ok(()) } else { Err(format!("these bounds are violated: {}", missed.join("; ")).into()) }
 }
 
-/// Loads in one way, in a folder of its own.
+/// One kind of load, in a folder of its own.
 type Measurement = fn(&Path, Size, &mut Report) -> Outcome<()>;
 
 /// How long something takes, in milliseconds: the median of a few times.
@@ -106,7 +106,7 @@ fn millis<T>(times: usize, mut work: impl FnMut() -> Outcome<T>) -> Outcome<f64>
     Ok(Spread::of(&each).median)
 }
 
-/// Tells one figure.
-fn tell(report: &mut Report, what: &str, unit: Unit, figure: f64, goal: Goal) {
+/// Reports one figure.
+fn report_figure(report: &mut Report, what: &str, unit: Unit, figure: f64, goal: Goal) {
     report.figure(what, what, unit, &Spread::of(&[figure]), goal);
 }

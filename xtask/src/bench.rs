@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the figures, from a release build.
+//! `cargo xtask bench`: the benchmarks, from a release build.
 
 use crate::step::{Failure, Steps, cargo};
 

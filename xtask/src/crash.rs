@@ -1,5 +1,5 @@
-//! `cargo xtask crash`: the crash laboratory. The short form is built as the tests are; the long form is optimised, because it
-//! looks at a hundred thousand states.
+//! `cargo xtask crash`: the crash laboratory. The short form is built like the tests; the long form is optimised, because it checks a
+//! hundred thousand states.
 
 use crate::step::{Failure, cargo};
 
@@ -10,8 +10,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     }
     let status = command.arg("--").args(arguments).status();
     let status = status.map_err(|error| Failure(format!("the laboratory can't be started: {error}")))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Failure("the laboratory found something; each line above says how to see it again".to_owned())),
+    if !status.success() {
+        let why = "the laboratory found a violation; each line above says how to repeat it";
+        return Err(Failure(why.to_owned()));
     }
+    Ok(())
 }

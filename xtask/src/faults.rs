@@ -1,9 +1,10 @@
-//! `cargo xtask faults`: one line of our own code is broken at a time, and the tests must notice.
+//! `cargo xtask faults`: breaks one line of our own code at a time; the tests must notice.
 //!
-//! Each fault is put into a copy of the tree, compiled, and met with what must catch it: an experiment of the laboratory or some named
-//! tests. It counts as caught only if one of those says what is wrong: a broken promise, an assertion. A process that crashes, runs out
-//! of memory or time, or can't be started has caught nothing. Before that, those have to pass without any fault, or their failing would say nothing. What comes of it is written to
-//! `docs/FAULTS.md`. It takes as long as so many compilations take; the ordinary tests only check that every fault still fits.
+//! Each fault is applied to a copy of the tree, compiled, and run against what must catch it: an experiment of the laboratory or some named
+//! tests. It counts as caught only if one of those reports what is wrong: a violated guarantee, a failed assertion. A process that crashes,
+//! runs out of memory or time, or can't be started has caught nothing. Before that, those must pass without any fault, or their failure
+//! would prove nothing. The results are written to `docs/FAULTS.md`. It takes as long as that many compilations; the ordinary tests only
+//! check that every fault still applies.
 
 use std::fmt::Write;
 use std::fs;
@@ -18,15 +19,15 @@ mod table;
 
 use table::FAULTS;
 
-/// One line that is broken.
+/// One line to break.
 pub(crate) struct Fault {
     /// What is broken.
     pub(crate) name: &'static str,
-    /// Where.
+    /// The file.
     pub(crate) file: &'static str,
-    /// What stands there once.
+    /// The original text, which must occur once.
     pub(crate) old: &'static str,
-    /// What is put in its place.
+    /// The replacement.
     pub(crate) new: &'static str,
     /// What must catch it.
     pub(crate) by: Catcher,
@@ -50,16 +51,16 @@ impl std::fmt::Display for Catcher {
     }
 }
 
-/// How long catching may take, compiling aside.
+/// How long catching may take, without compiling.
 const BUDGET: Duration = Duration::from_secs(120);
-/// How much memory it may take: code that is broken may never stop.
+/// How much memory it may take: broken code may never stop.
 const MEMORY_KIB: u64 = 12 << 20;
 
-/// What came of a fault.
-enum Came {
+/// The result of a fault.
+enum FaultResult {
     Caught(Duration),
     Survived,
-    /// It ended badly, but nothing said what is wrong.
+    /// It failed, but did not report what is wrong.
     Crashed(String),
     TookTooLong,
     /// It does not compile, or the tests can't be started.
@@ -70,43 +71,45 @@ pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
     let failed = |what: &'static str| move |error: std::io::Error| Failure(format!("{what}: {error}"));
     let copy = std::env::temp_dir().join("selvedge-faults");
     copy_tree(&root(), &copy).map_err(failed("the tree can't be copied"))?;
-    let (mut rows, tree) = (Vec::new(), commit());
+    let mut rows = Vec::new();
+    let tree = commit();
     let chosen: Vec<&Fault> = FAULTS
         .iter()
         .filter(|fault| filter.is_empty() || filter.iter().any(|text| fault.name.contains(text.as_str())))
         .collect();
-    let unfit = unfit(&copy, &chosen);
+    let unusable = failing_without_fault(&copy, &chosen);
     for (number, fault) in chosen.iter().enumerate() {
         let path = copy.join(fault.file);
         let whole = fs::read_to_string(&path).map_err(failed(fault.file))?;
         fs::write(&path, apply(fault, &whole)?).map_err(failed(fault.file))?;
-        let came = match unfit.contains(&&fault.by) {
-            true => Came::Unusable("what must catch it fails without it, too".to_owned()),
-            false => meet(&copy, &fault.by),
+        let came = if unusable.contains(&&fault.by) {
+            FaultResult::Unusable("what must catch it fails without it, too".to_owned())
+        } else {
+            run_catcher(&copy, &fault.by)
         };
         fs::write(&path, whole).map_err(failed(fault.file))?;
         let text = match &came {
-            Came::Caught(took) => format!("caught in {:.1} s, at `{tree}`", took.as_secs_f64()),
-            Came::Survived => "NOT CAUGHT".to_owned(),
-            Came::Crashed(how) => format!("NOT CAUGHT by an assertion: {how}"),
-            Came::TookTooLong => format!("NOT CAUGHT within {} s", BUDGET.as_secs()),
-            Came::Unusable(why) => format!("UNUSABLE: {why}"),
+            FaultResult::Caught(took) => format!("caught in {:.1} s, at `{tree}`", took.as_secs_f64()),
+            FaultResult::Survived => "NOT CAUGHT".to_owned(),
+            FaultResult::Crashed(how) => format!("NOT CAUGHT by an assertion: {how}"),
+            FaultResult::TookTooLong => format!("NOT CAUGHT within {} s", BUDGET.as_secs()),
+            FaultResult::Unusable(why) => format!("UNUSABLE: {why}"),
         };
         eprintln!("{:>2}/{} {}: {text}", number + 1, chosen.len(), fault.name);
         rows.push((*fault, came, text));
-        // At once, so that a run that is cut short has not been for nothing.
+        // Written at once, so that an interrupted run is not lost.
         let page = root().join("docs/FAULTS.md");
         let before = fs::read_to_string(&page).unwrap_or_default();
         fs::write(&page, report(&rows, &before)).map_err(failed("docs/FAULTS.md"))?;
     }
-    let missed = rows.iter().filter(|(_, came, _)| !matches!(came, Came::Caught(_))).count();
+    let missed = rows.iter().filter(|(_, came, _)| !matches!(came, FaultResult::Caught(_))).count();
     match missed {
         0 => Ok(()),
         _ => Err(Failure(format!("{missed} of {} faults were not caught: each is a missing test", rows.len()))),
     }
 }
 
-/// The commit that is tried, with a `+` if the tree has more than it.
+/// The tested commit, with a `+` if the tree has uncommitted changes.
 fn commit() -> String {
     let git = |words: &[&str]| {
         let output = Command::new("git")
@@ -123,16 +126,16 @@ fn commit() -> String {
     if is_changed { format!("{name}+") } else { name }
 }
 
-/// The text with the fault in it; the old text must stand there exactly once.
+/// The text with the fault applied; the original text must occur exactly once.
 fn apply(fault: &Fault, whole: &str) -> Result<String, Failure> {
     match whole.matches(fault.old).count() {
         1 => Ok(whole.replacen(fault.old, fault.new, 1)),
-        count => Err(Failure(format!("fault `{}`: its text stands {count} times in {}", fault.name, fault.file))),
+        count => Err(Failure(format!("fault `{}`: its text occurs {count} times in {}", fault.name, fault.file))),
     }
 }
 
-/// Those that fail, or can't be started, although nothing is broken.
-fn unfit<'a>(copy: &Path, chosen: &[&'a Fault]) -> Vec<&'a Catcher> {
+/// The catchers that fail, or can't be started, without a fault.
+fn failing_without_fault<'a>(copy: &Path, chosen: &[&'a Fault]) -> Vec<&'a Catcher> {
     let mut tried: Vec<&Catcher> = Vec::new();
     let mut unfit = Vec::new();
     for fault in chosen {
@@ -140,8 +143,8 @@ fn unfit<'a>(copy: &Path, chosen: &[&'a Fault]) -> Vec<&'a Catcher> {
             continue;
         }
         tried.push(&fault.by);
-        // One that takes longer than it may has not failed.
-        if !matches!(meet(copy, &fault.by), Came::Survived | Came::TookTooLong) {
+        // A timeout is not a failure.
+        if !matches!(run_catcher(copy, &fault.by), FaultResult::Survived | FaultResult::TookTooLong) {
             eprintln!("fails without any fault: {}", fault.by);
             unfit.push(&fault.by);
         }
@@ -149,12 +152,12 @@ fn unfit<'a>(copy: &Path, chosen: &[&'a Fault]) -> Vec<&'a Catcher> {
     unfit
 }
 
-/// Compiles what is there, and lets what must catch a fault look at it.
-fn meet(copy: &Path, by: &Catcher) -> Came {
+/// Compiles the copy, and runs what must catch the fault.
+fn run_catcher(copy: &Path, by: &Catcher) -> FaultResult {
     let cargo = |words: &[&str]| {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(words).current_dir(copy).env("CARGO_TARGET_DIR", copy.join("target"));
-        // As it would be called by hand: not as part of the build that runs us.
+        // As if called by hand: not as part of the build that runs us.
         for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "RUSTC_WRAPPER"] {
             command.env_remove(name);
         }
@@ -175,24 +178,24 @@ fn meet(copy: &Path, by: &Catcher) -> Came {
         Ok(output) if output.status.success() => {}
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Came::Unusable(text.lines().find(|line| line.starts_with("error")).unwrap_or("").to_owned());
+            return FaultResult::Unusable(text.lines().find(|line| line.starts_with("error")).unwrap_or("").to_owned());
         }
-        Err(error) => return Came::Unusable(error.to_string()),
+        Err(error) => return FaultResult::Unusable(error.to_string()),
     }
     let began = Instant::now();
-    match watched(catch, &copy.join("target/said")) {
-        Ok(None) => Came::TookTooLong,
-        Ok(Some((status, _))) if status.success() => Came::Survived,
-        Ok(Some((status, said))) => match says_what_is_wrong(by, status.code(), &said) {
-            true => Came::Caught(began.elapsed()),
-            false => Came::Crashed(status.to_string()),
-        },
-        Err(error) => Came::Unusable(error.to_string()),
+    match run_bounded(catch, &copy.join("target/output")) {
+        Ok(None) => FaultResult::TookTooLong,
+        Ok(Some((status, _))) if status.success() => FaultResult::Survived,
+        Ok(Some((status, output))) if reports_a_failure(by, status.code(), &output) => {
+            FaultResult::Caught(began.elapsed())
+        }
+        Ok(Some((status, _))) => FaultResult::Crashed(status.to_string()),
+        Err(error) => FaultResult::Unusable(error.to_string()),
     }
 }
 
-/// Runs what must catch a fault, within its time and memory; gives how it ended and what it said, or nothing if its time was over.
-fn watched(catch: Command, said: &Path) -> std::io::Result<Option<(ExitStatus, String)>> {
+/// Runs what must catch a fault, within its time and memory; returns how it ended and its output, or none after a timeout.
+fn run_bounded(catch: Command, said: &Path) -> std::io::Result<Option<(ExitStatus, String)>> {
     let words = std::iter::once(catch.get_program()).chain(catch.get_args());
     let mut bounded = Command::new("sh");
     bounded.args(["-c", &format!("ulimit -v {MEMORY_KIB}; exec \"$@\""), "sh"]).args(words);
@@ -207,7 +210,7 @@ fn watched(catch: Command, said: &Path) -> std::io::Result<Option<(ExitStatus, S
         bounded.current_dir(folder);
     }
     let output = fs::File::create(said)?;
-    // Whatever it started ends with it.
+    // Its child processes are ended with it.
     let mut child = bounded.process_group(0).stdout(output.try_clone()?).stderr(output).spawn()?;
     let until = Instant::now() + BUDGET;
     let status = loop {
@@ -224,17 +227,16 @@ fn watched(catch: Command, said: &Path) -> std::io::Result<Option<(ExitStatus, S
     Ok(Some((status, String::from_utf8_lossy(&fs::read(said)?).into_owned())))
 }
 
-/// Whether what ended badly said why: a promise that does not hold, or an assertion of a test.
-fn says_what_is_wrong(by: &Catcher, code: Option<i32>, said: &str) -> bool {
+/// Whether a failure was reported: a violated guarantee, or a failed assertion of a test.
+fn reports_a_failure(by: &Catcher, code: Option<i32>, said: &str) -> bool {
     match by {
-        // 2 is that it could not be tried.
+        // 2 means that it could not be tried.
         Catcher::Lab(_) => code == Some(1),
         Catcher::Tests(..) => code == Some(101) && said.contains("test result: FAILED") && said.contains("panicked at"),
     }
 }
 
-/// Copies what is written by hand; what is built stays where it is. A file that did not change is left alone, so that not
-/// everything is compiled again.
+/// Copies the sources; build output stays where it is. An unchanged file is not copied again, so that less is compiled.
 fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -256,8 +258,8 @@ fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The page: what came of the faults that were tried now, and of the others what the page said before.
-fn report(rows: &[(&Fault, Came, String)], before: &str) -> String {
+/// The page: the results of the faults that were tried now, and of the others the earlier results.
+fn report(rows: &[(&Fault, FaultResult, String)], before: &str) -> String {
     let beginning = |fault: &Fault| format!("| {} | `{}` | {} | ", fault.name, fault.file, fault.by);
     let result = |fault: &Fault| {
         let now = rows.iter().find(|(tried, ..)| tried.name == fault.name).map(|(.., result)| result.clone());
@@ -267,8 +269,8 @@ fn report(rows: &[(&Fault, Came, String)], before: &str) -> String {
     let results: Vec<_> = FAULTS.iter().map(|fault| (fault, result(fault))).collect();
     let caught = results.iter().filter(|(_, result)| result.starts_with("caught")).count();
     let mut text = format!(
-        "# Seeded faults\n\nWritten by `cargo xtask faults`. Each line below was broken by itself in a copy of the tree, and what stands beside it, which\n\
-         passes as long as nothing is broken, had to say what is wrong within {} s, compiling aside: a crash counts for nothing. {caught} of {} were caught. A row that names no commit is older than this note.\n\n| fault | in | caught by | result |\n|---|---|---|---|\n",
+        "# Seeded faults\n\nWritten by `cargo xtask faults`. Each line below was broken by itself in a copy of the tree. The tests beside it, which pass without\n\
+         the fault, had to report what is wrong within {} s, without compiling: a crash is not counted. {caught} of {} were caught. A row without a commit is older than this note.\n\n| fault | in | caught by | result |\n|---|---|---|---|\n",
         BUDGET.as_secs(),
         FAULTS.len()
     );
@@ -283,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_fits_exactly_once() {
+    fn every_fault_applies_exactly_once() {
         assert!(FAULTS.len() >= 25, "only {} faults", FAULTS.len());
         for fault in FAULTS {
             let whole = fs::read_to_string(root().join(fault.file)).unwrap();
@@ -293,29 +295,30 @@ mod tests {
     }
 
     #[test]
-    fn only_what_says_what_is_wrong_has_caught_something() {
-        let (lab, tests) = (Catcher::Lab(&[]), Catcher::Tests("a", "b"));
-        assert!(says_what_is_wrong(&lab, Some(1), ""));
-        assert!(!says_what_is_wrong(&lab, Some(2), "") && !says_what_is_wrong(&lab, None, ""));
+    fn only_a_reported_failure_counts_as_caught() {
+        let lab = Catcher::Lab(&[]);
+        let tests = Catcher::Tests("a", "b");
+        assert!(reports_a_failure(&lab, Some(1), ""));
+        assert!(!reports_a_failure(&lab, Some(2), "") && !reports_a_failure(&lab, None, ""));
         let failed = "thread 'a' panicked at b.rs\ntest result: FAILED. 1 passed; 1 failed";
-        assert!(says_what_is_wrong(&tests, Some(101), failed));
+        assert!(reports_a_failure(&tests, Some(101), failed));
         let aborted = "process didn't exit successfully: `a` (signal: 6, SIGABRT: process abort signal)";
-        assert!(!says_what_is_wrong(&tests, Some(101), aborted) && !says_what_is_wrong(&tests, Some(1), failed));
+        assert!(!reports_a_failure(&tests, Some(101), aborted) && !reports_a_failure(&tests, Some(1), failed));
     }
 
     #[test]
-    fn what_takes_too_much_memory_is_ended() {
+    fn a_process_that_takes_too_much_memory_is_ended() {
         let mut hungry = Command::new("sh");
         hungry.args(["-c", "ulimit -v"]);
         let said = std::env::temp_dir().join(format!("selvedge-faults-said-{}", std::process::id()));
-        let (status, bound) = watched(hungry, &said).unwrap().unwrap();
+        let (status, bound) = run_bounded(hungry, &said).unwrap().unwrap();
         fs::remove_file(&said).unwrap();
         assert!(status.success());
         assert_eq!(bound.trim(), MEMORY_KIB.to_string());
     }
 
     #[test]
-    fn every_fault_has_a_name_of_its_own() {
+    fn every_fault_has_a_unique_name() {
         for (index, fault) in FAULTS.iter().enumerate() {
             assert!(FAULTS[..index].iter().all(|other| other.name != fault.name), "{}", fault.name);
         }

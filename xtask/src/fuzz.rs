@@ -1,15 +1,15 @@
-//! `cargo xtask fuzz [TARGET…] [--seconds N]`: anything at all, given to every parser that meets the outside.
+//! `cargo xtask fuzz [TARGET…] [--seconds N]`: fuzzes every parser that reads untrusted input.
 //!
-//! Builds `fuzz/` as cargo-fuzz does, without it and on a stable compiler: coverage comes from a pass that LLVM has anyway, libFuzzer from a crate (which
-//! needs a C++ compiler). Address sanitising is left out; there is no unsafe code of ours to watch. What a target stumbled over
-//! is put into `fuzz/regressions/TARGET`, where the ordinary tests find it.
+//! Builds `fuzz/` as cargo-fuzz does, without it and on a stable compiler: coverage comes from an LLVM pass, libFuzzer from a crate (which
+//! needs a C++ compiler). Address sanitising is left out, because there is no unsafe code of ours. An input that fails is written to
+//! `fuzz/regressions/TARGET`, where the ordinary tests find it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{Failure, Steps, cargo, root};
 
-/// What cargo-fuzz gives the compiler.
+/// The compiler flags of cargo-fuzz.
 const FLAGS: [&str; 9] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -22,10 +22,10 @@ const FLAGS: [&str; 9] = [
     "-Cdebug-assertions",
 ];
 
-/// Inputs are small; what takes more memory or time than this for one is a finding.
+/// Inputs are small; one that takes more memory or time than this is a finding.
 const BOUNDS: [&str; 4] = ["-max_len=65536", "-rss_limit_mb=1024", "-malloc_limit_mb=256", "-timeout=20"];
 
-struct Asked {
+struct Selection {
     targets: Vec<String>,
     seconds: u32,
 }
@@ -37,11 +37,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     for target in &asked.targets {
         fuzz(&programs, target, asked.seconds)?;
     }
-    steps.tell();
+    steps.print_times();
     Ok(())
 }
 
-/// Every target that there is.
+/// Every target.
 fn targets() -> Result<Vec<String>, Failure> {
     let folder = root().join("fuzz/fuzz_targets");
     let entries = std::fs::read_dir(&folder).map_err(|error| Failure(format!("{}: {error}", folder.display())))?;
@@ -51,8 +51,8 @@ fn targets() -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-fn asked(arguments: &[String], known: &[String]) -> Result<Asked, Failure> {
-    let mut asked = Asked { targets: Vec::new(), seconds: 60 };
+fn asked(arguments: &[String], known: &[String]) -> Result<Selection, Failure> {
+    let mut asked = Selection { targets: Vec::new(), seconds: 60 };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         if word == "--seconds" {
@@ -70,20 +70,20 @@ fn asked(arguments: &[String], known: &[String]) -> Result<Asked, Failure> {
     Ok(asked)
 }
 
-/// Builds all targets; gives the folder of the programs.
+/// Builds all targets; returns the folder of the programs.
 fn build(steps: &mut Steps) -> Result<PathBuf, Failure> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder));
     let folder = target.join("fuzz");
     let host = host()?;
-    // Named, so that what runs while building is not instrumented.
+    // The target is named, so that build scripts are not instrumented.
     let mut command = cargo(&["build", "--release", "--bins", "--manifest-path", "fuzz/Cargo.toml", "--target", &host]);
     command.env("CARGO_TARGET_DIR", &folder).env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"));
     steps.run("build", &mut command)?;
     Ok(folder.join(host).join("release"))
 }
 
-/// The triple of this machine, as the compiler says it.
+/// The target triple of this machine, from the compiler.
 fn host() -> Result<String, Failure> {
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(compiler).arg("-vV").output();
@@ -101,19 +101,19 @@ fn fuzz(programs: &Path, target: &str, seconds: u32) -> Result<(), Failure> {
     };
     // Compiled like the tests: a program that libFuzzer's `main` is linked into can't have one of its own.
     run(cargo(&["run", "--quiet", "--package", "selvedge-fuzz", "--bin", "seeds", "--", target]).arg(&corpus))?;
-    // Empty folders are not kept, and libFuzzer wants to be given one.
+    // Version control does not keep empty folders, and libFuzzer needs one.
     std::fs::create_dir_all(&regressions).map_err(|error| Failure(format!("{}: {error}", regressions.display())))?;
     eprintln!("\n── {target}: {seconds} s");
     let mut command = Command::new(programs.join(target));
     command.args(BOUNDS).arg(format!("-max_total_time={seconds}")).args(["-print_final_stats=1", "-verbosity=0"]);
     command.arg(format!("-artifact_prefix={}/", regressions.display())).arg(&corpus).arg(&regressions);
     let status = run(&mut command)?;
-    // Not there: nothing was found, which is what one hopes for.
+    // Absent: nothing was found.
     let _ = std::fs::remove_dir(&regressions);
-    match status.success() {
-        true => Ok(()),
-        false => Err(Failure(format!("`{target}` found something; the input lies in fuzz/regressions/{target}"))),
+    if !status.success() {
+        return Err(Failure(format!("`{target}` found a failure; the input is in fuzz/regressions/{target}")));
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_target_is_a_program_and_a_word_chooses_it() {
+    fn every_target_is_a_program_and_can_be_selected() {
         let known = targets().unwrap();
         let manifest = std::fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
         assert!(known.len() >= 10);

@@ -1,7 +1,7 @@
-//! `cargo xtask layers`: who may import whom.
+//! `cargo xtask layers`: which crate may import which.
 //!
-//! A crate exists to forbid an import, and this is where the forbidding is done. What a crate needs only for its tests is
-//! its own affair, except the local store: whoever tests against it instead of the contract is in the wrong place.
+//! A crate exists to forbid an import, and this enforces it. Dev-dependencies are free, except the local store: tests against it instead of
+//! the contracts belong elsewhere.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::step::{Failure, cargo};
 
 /// What one crate may import of ours.
-struct Row {
+struct Layer {
     name: &'static str,
     may: &'static [&'static str],
 }
@@ -33,54 +33,54 @@ const TESTKIT: &str = "selvedge-testkit";
 const BENCH: &str = "selvedge-bench";
 const FUZZ: &str = "selvedge-fuzz";
 
-/// Every crate of the workspace, from the one that knows nobody to those that wire all.
-const TABLE: [Row; 18] = [
-    Row { name: MODEL, may: &[] },
-    Row { name: LOG, may: &[MODEL] },
-    Row { name: STORE, may: &[MODEL, LOG] },
-    Row { name: LEGACY, may: &[MODEL, LOG, STORE] },
-    Row { name: ITEMS, may: &[MODEL, LOG, LEGACY] },
-    Row { name: STORE_LOCAL, may: &[MODEL, LOG, STORE] },
-    Row { name: STORE_POSTGRES, may: &[MODEL, LOG, STORE] },
-    Row { name: PROVIDERS, may: &[MODEL] },
-    Row { name: TOOLS, may: &[MODEL] },
-    Row { name: ENGINE, may: &[MODEL, LOG, ITEMS, STORE] },
-    Row { name: SERVER, may: &[MODEL, LOG, ITEMS, STORE, ENGINE] },
-    Row {
+/// Every crate of the workspace, from the one that imports none of the others to those that wire all.
+const TABLE: [Layer; 18] = [
+    Layer { name: MODEL, may: &[] },
+    Layer { name: LOG, may: &[MODEL] },
+    Layer { name: STORE, may: &[MODEL, LOG] },
+    Layer { name: LEGACY, may: &[MODEL, LOG, STORE] },
+    Layer { name: ITEMS, may: &[MODEL, LOG, LEGACY] },
+    Layer { name: STORE_LOCAL, may: &[MODEL, LOG, STORE] },
+    Layer { name: STORE_POSTGRES, may: &[MODEL, LOG, STORE] },
+    Layer { name: PROVIDERS, may: &[MODEL] },
+    Layer { name: TOOLS, may: &[MODEL] },
+    Layer { name: ENGINE, may: &[MODEL, LOG, ITEMS, STORE] },
+    Layer { name: SERVER, may: &[MODEL, LOG, ITEMS, STORE, ENGINE] },
+    Layer {
         name: FACADE,
         may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE, SERVER],
     },
-    Row {
+    Layer {
         name: CLI,
         may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE, SERVER, FACADE],
     },
-    // A program of a stranger: the façade is all it knows.
-    Row { name: OUTSIDE, may: &[FACADE] },
-    Row { name: TESTKIT, may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, ENGINE] },
-    Row {
+    // An outside program: it imports only the façade.
+    Layer { name: OUTSIDE, may: &[FACADE] },
+    Layer { name: TESTKIT, may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, ENGINE] },
+    Layer {
         name: BENCH,
         may: &[MODEL, LOG, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE, SERVER, FACADE],
     },
-    Row { name: FUZZ, may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, PROVIDERS, ENGINE] },
-    // Compiled before anything else, so it imports nothing of ours.
-    Row { name: "xtask", may: &[] },
+    Layer { name: FUZZ, may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, PROVIDERS, ENGINE] },
+    // Compiled before anything else, so it imports none of ours.
+    Layer { name: "xtask", may: &[] },
 ];
 
-/// Who may import the local store, tests included.
-const KNOW_STORE_LOCAL: [&str; 7] = [STORE_LOCAL, FACADE, CLI, TESTKIT, BENCH, FUZZ, "xtask"];
+/// The crates that may import the local store, tests included.
+const MAY_IMPORT_STORE_LOCAL: [&str; 7] = [STORE_LOCAL, FACADE, CLI, TESTKIT, BENCH, FUZZ, "xtask"];
 
-/// Crates of others that only these of ours may import.
+/// Third-party crates that only these of ours may import.
 const ONLY: [(&str, &[&str]); 1] = [("rusqlite", &[STORE_LOCAL])];
 
-/// Crates of others that one of ours may not import.
+/// Third-party crates that one of ours may not import.
 const NEVER: [(&str, &[&str]); 1] = [(ENGINE, &["axum", "reqwest", "rusqlite", "tokio-postgres"])];
 
-/// What is wrong with one crate.
+/// A violation by one crate.
 #[derive(Debug, PartialEq, Eq)]
 enum Breach {
-    /// It stands in no row of the table.
+    /// It is not in the table.
     Unknown { name: String },
-    /// It imports what it may not.
+    /// It has a forbidden import.
     Forbidden { from: String, to: String, why: &'static str },
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown { name } => {
-                write!(f, "`{name}` stands in no row: say in `xtask/src/layers.rs` what it may import")
+                write!(f, "`{name}` is not in the table: add to `xtask/src/layers.rs` what it may import")
             }
             Self::Forbidden { from, to, why } => write!(f, "`{from}` may not import `{to}`: {why}"),
         }
@@ -112,7 +112,8 @@ fn metadata() -> Result<Value, Failure> {
     if !output.status.success() {
         return Err(Failure(format!("`cargo metadata` failed: {}", String::from_utf8_lossy(&output.stderr))));
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| Failure(format!("`cargo metadata` said no JSON: {error}")))
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| Failure(format!("`cargo metadata` returned no JSON: {error}")))
 }
 
 fn packages(metadata: &Value) -> &[Value] {
@@ -141,10 +142,10 @@ fn breaches(metadata: &Value) -> Vec<Breach> {
     found
 }
 
-/// Why a crate may not import another; nothing if it may.
-fn judge(row: &Row, to: &str, is_ours: bool, is_dev: bool) -> Option<&'static str> {
-    if to == STORE_LOCAL && !KNOW_STORE_LOCAL.contains(&row.name) {
-        return Some("only what wires the whole knows the local store, tests included");
+/// Why a crate may not import another; none if it may.
+fn judge(row: &Layer, to: &str, is_ours: bool, is_dev: bool) -> Option<&'static str> {
+    if to == STORE_LOCAL && !MAY_IMPORT_STORE_LOCAL.contains(&row.name) {
+        return Some("only crates that wire the whole may import the local store, tests included");
     }
     if is_dev {
         return None;
@@ -153,10 +154,10 @@ fn judge(row: &Row, to: &str, is_ours: bool, is_dev: bool) -> Option<&'static st
         return Some("the table in `xtask/src/layers.rs` has no such edge");
     }
     if ONLY.iter().any(|(library, owners)| *library == to && !owners.contains(&row.name)) {
-        return Some("it belongs to another crate, behind whose contract it stays hidden");
+        return Some("it belongs to another crate, which hides it behind its contract");
     }
     if NEVER.iter().any(|(name, libraries)| *name == row.name && libraries.contains(&to)) {
-        return Some("the engine decides; what it decides about stays outside");
+        return Some("the engine only decides; I/O stays outside");
     }
     None
 }
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_without_a_row_is_named() {
+    fn a_crate_that_is_not_in_the_table_is_reported() {
         let metadata = json!({"packages": [{"name": "selvedge-novelty", "dependencies": []}]});
         assert_eq!(breaches(&metadata), [Breach::Unknown { name: "selvedge-novelty".to_owned() }]);
     }

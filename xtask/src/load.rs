@@ -1,4 +1,4 @@
-//! `cargo xtask load [--soak MINUTES]`: much of everything, from a release build; memory and descriptors must not grow.
+//! `cargo xtask load [--soak MINUTES]`: a load test, from a release build; memory and descriptors must not grow.
 
 use crate::step::{Failure, Steps, cargo};
 

@@ -1,8 +1,8 @@
-//! The one door for developers: `cargo xtask VERB`.
+//! The entry point for developers: `cargo xtask VERB`.
 //!
-//! In reading order: [`step`] runs one command and times it; [`mod@test`], [`mod@bench`], [`crash`], [`fuzz`], [`load`] and [`layers`] are the verbs. This program is
-//! compiled before anything else can be done, so it depends on as little as it can.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it speaks to whoever sits at the terminal")]
+//! In reading order: [`step`] runs one command and times it; [`python`] installs what a test needs; [`mod@test`], [`mod@bench`], [`crash`],
+//! [`fuzz`], [`load`] and [`layers`] are the verbs. This program is compiled before anything else, so it has as few dependencies as possible.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it prints to the terminal")]
 
 mod bench;
 mod crash;
@@ -10,12 +10,13 @@ mod faults;
 mod fuzz;
 mod layers;
 mod load;
+mod python;
 mod step;
 mod test;
 
 use std::process::ExitCode;
 
-/// Something a developer can ask for.
+/// A task that a developer can run.
 struct Verb {
     name: &'static str,
     takes: &'static str,
@@ -33,34 +34,34 @@ const VERBS: [Verb; 8] = [
     Verb {
         name: "bench",
         takes: "[--quick] [ARGS…]",
-        does: "the figures, in release; with --publish all of them, into BENCHMARKS.md; --help lists what it takes",
+        does: "the benchmarks, in release; with --publish all of them, into BENCHMARKS.md; --help lists the arguments",
         run: bench::run,
     },
     Verb {
         name: "crash",
         takes: "[--long] [ARGS…]",
-        does: "the crash laboratory: `cargo xtask crash --help` lists what it takes",
+        does: "the crash laboratory: `cargo xtask crash --help` lists the arguments",
         run: crash::run,
     },
     Verb {
         name: "fuzz",
         takes: "[TARGET…] [--seconds N]",
-        does: "anything at all, given to every parser that meets the outside, a minute each",
+        does: "fuzz every parser that reads untrusted input, a minute each",
         run: fuzz::run,
     },
     Verb {
         name: "load",
         takes: "[--soak MINUTES]",
-        does: "much of everything, in release; memory and descriptors must not grow",
+        does: "a load test, in release; memory and descriptors must not grow",
         run: load::run,
     },
     Verb {
         name: "faults",
         takes: "[NAME…]",
-        does: "breaks our own code line by line, and says what noticed; writes docs/FAULTS.md",
+        does: "break our own code line by line, and report which tests notice; writes docs/FAULTS.md",
         run: faults::run,
     },
-    Verb { name: "layers", takes: "", does: "whether every crate imports only what it may", run: layers::run },
+    Verb { name: "layers", takes: "", does: "check that every crate imports only what it may", run: layers::run },
     Verb { name: "help", takes: "", does: "this list", run: help },
 ];
 

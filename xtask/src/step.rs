@@ -1,4 +1,4 @@
-//! One command of a verb: named before it runs, timed, and the end of everything if it fails.
+//! One command of a verb: printed before it runs, timed, and fatal if it fails.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,14 +15,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What was done so far, and how long it took.
+/// The steps so far, and how long each took.
 #[derive(Default)]
 pub(crate) struct Steps {
     done: Vec<(&'static str, Result<Duration, &'static str>)>,
 }
 
 impl Steps {
-    /// Runs a command, its output going where ours goes.
+    /// Runs a command; its output goes to ours.
     pub(crate) fn run(&mut self, name: &'static str, command: &mut Command) -> Result<(), Failure> {
         eprintln!("\n── {name}: {}", shown(command));
         let began = Instant::now();
@@ -34,14 +34,19 @@ impl Steps {
         Ok(())
     }
 
-    /// Says loudly that something is not done.
+    /// Records a step that was done outside of [`Self::run`].
+    pub(crate) fn took(&mut self, name: &'static str, time: Duration) {
+        self.done.push((name, Ok(time)));
+    }
+
+    /// Prints that a step is skipped.
     pub(crate) fn skip(&mut self, name: &'static str, why: &'static str) {
         eprintln!("\n!! {name} SKIPPED: {why}");
         self.done.push((name, Err(why)));
     }
 
-    /// Says how long each took.
-    pub(crate) fn tell(&self) {
+    /// Prints how long each step took.
+    pub(crate) fn print_times(&self) {
         let width = self.done.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         eprintln!();
         for (name, took) in &self.done {
@@ -53,7 +58,7 @@ impl Steps {
     }
 }
 
-/// Cargo, in the workspace's folder; the one that runs us.
+/// Cargo, in the workspace's folder; the same cargo that runs us.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
@@ -66,7 +71,7 @@ pub(crate) fn has(verb: &str) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// The workspace's folder. Cargo says it at run time; a checkout that was moved would still have it compiled in.
+/// The workspace's folder. Cargo passes it at run time; the compiled-in path would be wrong after a move.
 pub(crate) fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     here.parent().map_or(here.clone(), std::path::Path::to_owned)

@@ -1,8 +1,9 @@
-//! `cargo xtask test`: everything that must hold, in one build profile.
+//! `cargo xtask test`: all checks and tests, in one build profile.
 //!
-//! Every step takes the same packages, targets and features, so that each crate is checked once, compiled once, and
-//! linked into the tests once. A filter asks for the tests alone, as one does between two edits.
+//! Every step has the same packages, targets and features, so that each crate is checked once, compiled once, and linked into the tests
+//! once. With a filter only the tests are run, as between two edits.
 
+use crate::python;
 use crate::step::{Failure, Steps, cargo, has};
 
 pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
@@ -16,7 +17,7 @@ pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
         examples(&mut steps)?;
         docs(&mut steps)?;
     }
-    steps.tell();
+    steps.print_times();
     Ok(())
 }
 
@@ -36,13 +37,19 @@ fn lints(steps: &mut Steps) -> Result<(), Failure> {
     steps.run("lints", &mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
 }
 
-/// With nextest each test is a process of its own, which tests that kill processes are glad of; without it they pass too.
+/// With nextest each test is a process of its own, which helps tests that kill processes; without it they pass too.
 fn tests(steps: &mut Steps, filter: &[String]) -> Result<(), Failure> {
-    let runner: &[&str] = match has("nextest") {
-        true => &["nextest", "run", "--workspace"],
-        false => &["test", "--workspace", "--lib", "--bins", "--tests", "--examples"],
+    let runner: &[&str] = if has("nextest") {
+        &["nextest", "run", "--workspace"]
+    } else {
+        &["test", "--workspace", "--lib", "--bins", "--tests", "--examples"]
     };
     let mut command = cargo(runner);
+    // Between two edits nothing is installed, unless the filter asks for it.
+    let may_install = filter.is_empty() || filter.iter().any(|word| word.contains("litellm"));
+    if let Some(program) = python::litellm(steps, may_install)? {
+        command.env(python::LITELLM, program);
+    }
     if runner[0] == "test" {
         command.arg("--");
     }

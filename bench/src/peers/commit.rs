@@ -1,4 +1,4 @@
-//! One commit of one message against what a peer does for the same, on a short thread and at 3,000 messages.
+//! One commit of one message, compared with a peer's equivalent, on a short thread and at 3,000 messages.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     let kinds = peers.kinds();
     let mut running = Vec::new();
     for kind in &kinds {
-        let mut peer = peers.start(&peers.place(*kind, "commit")?)?;
+        let mut peer = peers.start(&peers.storage(*kind, "commit")?)?;
         peer.ask(&json!({"do": "commits", "thread": "short", "count": 50}))?;
         peer.ask(&json!({"do": "fill", "thread": "long", "messages": LONG}))?;
         running.push(peer);
@@ -43,15 +43,16 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     let mut rounds = Vec::new();
     for _ in 0..plan.rounds {
         let bare = lap(100, || timed(|| bare.append()))?;
-        let (short, long) = (commits(&mut short, 100)?, commits(&mut long, 100)?);
-        // What we left to the background is not charged to a peer.
+        let short = commits(&mut short, 100)?;
+        let long = commits(&mut long, 100)?;
+        // Our background work is not charged to a peer.
         settle();
         let peers = kinds.iter().zip(&mut running).map(|(kind, peer)| theirs(*kind, peer)).collect::<Outcome<_>>()?;
         rounds.push(Round { bare, short, long, peers });
     }
     store.close()?;
     running.into_iter().try_for_each(Peer::end)?;
-    tell(report, &kinds, &rounds);
+    add_figures(report, &kinds, &rounds);
     report.method(
         "one commit",
         format!(
@@ -77,7 +78,7 @@ fn theirs(kind: Kind, peer: &mut Peer) -> Outcome<(Lap, Lap)> {
     Ok((short, peer.commits(&json!({"do": "commits", "thread": "long", "count": count}))?))
 }
 
-fn tell(report: &mut Report, kinds: &[Kind], rounds: &[Round]) {
+fn add_figures(report: &mut Report, kinds: &[Kind], rounds: &[Round]) {
     let mut micros = |key: &str, what: &str, figure: &dyn Fn(&Round) -> f64| {
         report.figure(key, what, Unit::Micros, &Spread::over(rounds, figure), Goal::None);
     };
@@ -85,13 +86,15 @@ fn tell(report: &mut Report, kinds: &[Kind], rounds: &[Round]) {
     micros("peer_ours_us", "our commit, short thread", &|round| round.short.mean());
     micros("peer_ours_long_us", &format!("our commit at {LONG} messages"), &|round| round.long.mean());
     for (index, kind) in kinds.iter().enumerate() {
-        let (name, title) = (kind.name(), kind.title());
+        let name = kind.name();
+        let title = kind.title();
         micros(&format!("peer_{name}_us"), &format!("{title}, short thread"), &|round| round.peers[index].0.mean());
         let what = format!("{title} at {LONG} messages");
         micros(&format!("peer_{name}_long_us"), &what, &|round| round.peers[index].1.mean());
     }
     for (index, kind) in kinds.iter().enumerate() {
-        let (name, title) = (kind.name(), kind.title());
+        let name = kind.name();
+        let title = kind.title();
         let short = Spread::over(rounds, |round| round.peers[index].0.mean() / round.short.mean());
         let goal = if *kind == Kind::Session { Goal::AtLeast(2.0) } else { Goal::None };
         let what = format!("{title} ÷ our commit, short thread");

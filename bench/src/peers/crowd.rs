@@ -25,20 +25,21 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
         let mut writers = writers.collect::<Outcome<Vec<_>>>()?;
         committed(&mut writers, COMMITS)?;
         let kinds = peers.kinds();
-        let start = |kind: &Kind| peers.start(&peers.place(*kind, &format!("crowd-{threads}"))?);
+        let start = |kind: &Kind| peers.start(&peers.storage(*kind, &format!("crowd-{threads}"))?);
         let mut running = kinds.iter().map(start).collect::<Outcome<Vec<_>>>()?;
         let ask = json!({"do": "crowd", "threads": threads, "commits": COMMITS});
-        // Nobody is measured while a peer still imports what it needs, and each has had a round before the first that counts.
+        // Measuring starts after every peer has imported what it needs and has had a warm-up round.
         running.iter_mut().try_for_each(|peer| peer.ask(&ask).map(|_| ()))?;
         let mut found = Vec::new();
         for _ in 0..rounds {
             let ours = committed(&mut writers, COMMITS)?.per_second;
-            let pace =
-                |peer: &mut Peer| peer.ask(&ask)?["per_second"].as_f64().ok_or("a peer did not say its pace".into());
+            let pace = |peer: &mut Peer| {
+                peer.ask(&ask)?["per_second"].as_f64().ok_or("a peer did not report its throughput".into())
+            };
             found.push((ours, running.iter_mut().map(pace).collect::<Outcome<Vec<_>>>()?));
         }
         store.close()?;
-        tell(report, threads, &kinds, &found);
+        add_figures(report, threads, &kinds, &found);
     }
     report.method(
         "many at once",
@@ -50,12 +51,13 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     Ok(())
 }
 
-fn tell(report: &mut Report, threads: usize, kinds: &[Kind], found: &[(f64, Vec<f64>)]) {
+fn add_figures(report: &mut Report, threads: usize, kinds: &[Kind], found: &[(f64, Vec<f64>)]) {
     let ours = Spread::over(found, |(ours, _)| *ours);
     let what = format!("our commits, {threads} threads");
     report.figure(&format!("peer_crowd_{threads}_ours"), &what, Unit::PerSecond, &ours, Goal::None);
     for (index, kind) in kinds.iter().enumerate() {
-        let (name, title) = (kind.name(), kind.title());
+        let name = kind.name();
+        let title = kind.title();
         let theirs = Spread::over(found, |(_, theirs)| theirs[index]);
         let key = format!("peer_crowd_{threads}_{name}");
         report.figure(&key, &format!("{title}, {threads} at once"), Unit::PerSecond, &theirs, Goal::None);

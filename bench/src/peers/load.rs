@@ -1,4 +1,4 @@
-//! A fresh process comes to the newest state: ours checked, the peers' unchecked.
+//! A fresh process loads the newest state: ours verified, the peers' unverified.
 
 use std::path::Path;
 use std::time::Instant;
@@ -7,11 +7,11 @@ use serde_json::json;
 
 use crate::home::with_turns;
 use crate::measure::Spread;
-use crate::peers::{Kind, Peers, Place};
+use crate::peers::{Kind, PeerStorage, Peers};
 use crate::report::{Goal, Report, Unit};
 use crate::{Outcome, Plan, child};
 
-/// What a fresh process took, in milliseconds.
+/// The times of a fresh process, in milliseconds.
 #[derive(Clone, Copy, Default)]
 struct Start {
     whole: f64,
@@ -25,7 +25,7 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     // A turn is three messages, and six events with their checkpoints.
     for (name, messages) in [("loading", 3_000_u64), ("startup", 150)] {
         let (home, thread) = with_turns(&folder.join(name), messages / 3, plan.ids)?;
-        let places = kinds.iter().map(|kind| filled(peers, *kind, name, messages)).collect::<Outcome<Vec<_>>>()?;
+        let storages = kinds.iter().map(|kind| filled(peers, *kind, name, messages)).collect::<Outcome<Vec<_>>>()?;
         let role = if name == "loading" { "load" } else { "show" };
         let mut found = Vec::new();
         for _ in 0..starts {
@@ -33,9 +33,9 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
             let load = answer["load_ms"].as_f64().or(answer["show_ms"].as_f64()).unwrap_or(0.0);
             let peak_mib = answer["peak_kib"].as_f64().unwrap_or(0.0) / 1024.0;
             let ours = Start { whole: took.as_secs_f64() * 1e3, load, peak_mib };
-            found.push((ours, places.iter().map(|place| fresh(peers, place)).collect::<Outcome<Vec<_>>>()?));
+            found.push((ours, storages.iter().map(|storage| fresh(peers, storage)).collect::<Outcome<Vec<_>>>()?));
         }
-        tell(report, name, messages, &kinds, &found);
+        add_figures(report, name, messages, &kinds, &found);
     }
     report.method(
         "a fresh process",
@@ -47,17 +47,17 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     Ok(())
 }
 
-fn filled(peers: &Peers, kind: Kind, name: &str, messages: u64) -> Outcome<Place> {
-    let place = peers.place(kind, name)?;
-    let mut peer = peers.start(&place)?;
+fn filled(peers: &Peers, kind: Kind, name: &str, messages: u64) -> Outcome<PeerStorage> {
+    let storage = peers.storage(kind, name)?;
+    let mut peer = peers.start(&storage)?;
     peer.ask(&json!({"do": "fill", "thread": "t", "messages": messages}))?;
     peer.end()?;
-    Ok(place)
+    Ok(storage)
 }
 
-fn fresh(peers: &Peers, place: &Place) -> Outcome<Start> {
+fn fresh(peers: &Peers, storage: &PeerStorage) -> Outcome<Start> {
     let start = Instant::now();
-    let mut peer = peers.start(place)?;
+    let mut peer = peers.start(storage)?;
     let load = peer.ask(&json!({"do": "load", "thread": "t"}))?["load_ms"].as_f64().unwrap_or(0.0);
     let peak_mib = peer.peak_mib()?;
     peer.end()?;
@@ -67,7 +67,7 @@ fn fresh(peers: &Peers, place: &Place) -> Outcome<Start> {
 /// A figure of one round: ours, and the peers'.
 type Figure<'a> = &'a dyn Fn(&(Start, Vec<Start>)) -> f64;
 
-fn tell(report: &mut Report, name: &str, messages: u64, kinds: &[Kind], found: &[(Start, Vec<Start>)]) {
+fn add_figures(report: &mut Report, name: &str, messages: u64, kinds: &[Kind], found: &[(Start, Vec<Start>)]) {
     let mut row = |key: &str, what: &str, unit: Unit, figure: Figure<'_>| {
         report.figure(&format!("peer_{name}_{key}"), what, unit, &Spread::over(found, figure), Goal::None);
     };

@@ -1,4 +1,4 @@
-//! A private PostgreSQL server: made for one run, on a socket in its own folder, gone afterwards.
+//! A private PostgreSQL server: created for one run, on a socket in its own folder, removed afterwards.
 //!
 //! It has its own defaults, so every commit is synced. PostgreSQL does not run as root; there it runs as `postgres` or `nobody`.
 
@@ -20,17 +20,15 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a server in a folder of its own below `parent`, and starts it.
+    /// Creates a server in a folder of its own below `parent`, and starts it.
     pub(crate) fn make(parent: &Path) -> Outcome<Self> {
         let programs =
             programs().ok_or("`initdb` and `pg_ctl` are not installed (Debian: the package `postgresql`)")?;
         let folder = tempfile::Builder::new().prefix("selvedge-pg-").tempdir_in(parent)?;
         let version = Command::new(programs.join("postgres")).arg("--version").output()?;
         let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
-        let user = match rustix::process::geteuid().is_root() {
-            false => None,
-            true => Some(give_away(folder.path())?),
-        };
+        let is_root = rustix::process::geteuid().is_root();
+        let user = if is_root { Some(give_away(folder.path())?) } else { None };
         let cluster = Self { programs, user, folder, version };
         cluster
             .run("initdb", &["--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "-D", &cluster.at("data")])?;
@@ -39,7 +37,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes a database; gives its connection string.
+    /// Creates a database; returns its connection string.
     pub(crate) fn database(&self, name: &str) -> Outcome<String> {
         let name = format!("bench_{}", name.replace('-', "_"));
         self.run("createdb", &["-h", &self.at(""), "-U", "postgres", &name])?;
@@ -73,7 +71,7 @@ impl Cluster {
             return Ok(());
         }
         let said = fs::read_to_string(&said).unwrap_or_default();
-        Err(format!("`{program}` failed: {}", said.lines().last().unwrap_or("it said nothing")).into())
+        Err(format!("`{program}` failed: {}", said.lines().last().unwrap_or("it printed nothing")).into())
     }
 }
 
@@ -98,7 +96,7 @@ fn programs() -> Option<PathBuf> {
     folders.into_iter().rev().chain(std::env::split_paths(&path)).find(complete)
 }
 
-/// Gives a folder to a user that a server may run as; gives the user's name.
+/// Gives a folder to a user that a server may run as; returns the user's name.
 fn give_away(folder: &Path) -> Outcome<String> {
     let users = fs::read_to_string("/etc/passwd")?;
     let find = |name: &str| {

@@ -1,4 +1,4 @@
-//! A peer: a process that is told what to do, line by line.
+//! A peer: a process that receives commands line by line.
 
 use std::io::{BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -23,42 +23,42 @@ impl Peer {
         Ok(Self { child, stdin, voice })
     }
 
-    /// Tells it something, without waiting.
-    pub(crate) fn tell(&mut self, command: &Value) -> Outcome<()> {
+    /// Sends a command, without waiting.
+    pub(crate) fn send(&mut self, command: &Value) -> Outcome<()> {
         let stdin = self.stdin.as_mut().ok_or("a peer has no input")?;
         writeln!(stdin, "{command}")?;
         Ok(stdin.flush()?)
     }
 
     /// Waits for its answer.
-    pub(crate) fn hear(&mut self) -> Outcome<Value> {
-        let line = child::hear(&mut self.voice)?;
+    pub(crate) fn receive(&mut self) -> Outcome<Value> {
+        let line = child::read_line(&mut self.voice)?;
         if line.is_empty() {
-            return Err("a peer ended without an answer; what it said stands above".into());
+            return Err("a peer ended without an answer; its output is above".into());
         }
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Tells it something and waits.
+    /// Sends a command and waits for the answer.
     pub(crate) fn ask(&mut self, command: &Value) -> Outcome<Value> {
-        self.tell(command)?;
-        self.hear()
+        self.send(command)?;
+        self.receive()
     }
 
-    /// Asks for commits; how long each took, by the peer's own clock.
+    /// Requests commits; returns how long each took, by the peer's own clock.
     pub(crate) fn commits(&mut self, command: &Value) -> Outcome<Lap> {
         let answer = self.ask(command)?;
         let each = answer["each_us"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
         Ok(Lap { each, ..Lap::default() })
     }
 
-    /// The most memory it had, in MiB.
+    /// Its peak memory, in MiB.
     pub(crate) fn peak_mib(&mut self) -> Outcome<f64> {
         let answer = self.ask(&serde_json::json!({"do": "memory"}))?;
         Ok(answer["peak_kib"].as_f64().unwrap_or(0.0) / 1024.0)
     }
 
-    /// Lets it end in order.
+    /// Ends it cleanly.
     pub(crate) fn end(mut self) -> Outcome<()> {
         drop(self.stdin.take());
         self.child.wait()?;
@@ -68,7 +68,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Without an input it ends by itself; one that hangs is ended.
+        // It ends when its input is closed; one that hangs is killed.
         drop(self.stdin.take());
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
             let _ = self.child.kill();

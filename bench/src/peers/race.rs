@@ -1,4 +1,4 @@
-//! Two processes that write one thread: what was lost without a word.
+//! Two processes that write to one thread: which messages are lost without an error.
 
 use std::path::Path;
 
@@ -19,10 +19,10 @@ const WRITERS: usize = 2;
 pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let count = if plan.quick { 50 } else { 300 };
     let (lost, conflicts) = ours(&folder.join("store"), count)?;
-    tell(report, "ours", "ours", lost, &format!("{conflicts} conflicts said, tried again"));
+    add_figures(report, "ours", "ours", lost, &format!("{conflicts} conflicts said, tried again"));
     for kind in peers.kinds() {
         let (lost, errors) = theirs(peers, kind, count)?;
-        tell(report, kind.name(), kind.title(), lost, &format!("{errors} errors said"));
+        add_figures(report, kind.name(), kind.title(), lost, &format!("{errors} errors said"));
     }
     report.method(
         "two writers",
@@ -34,7 +34,7 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     Ok(())
 }
 
-/// What our process does: adds messages behind whatever it read last; gives how often somebody was faster.
+/// The work of our process: appends messages after the version it read last; returns the number of conflicts.
 pub(crate) fn write(folder: &Path, thread: &str, count: usize) -> Outcome<Value> {
     let store = Home::at(folder)?.open(Access::ReadWrite)?;
     let thread = ThreadId::new(thread)?;
@@ -73,20 +73,20 @@ fn ours(folder: &Path, count: usize) -> Outcome<(f64, u64)> {
 }
 
 fn theirs(peers: &Peers, kind: Kind, count: usize) -> Outcome<(f64, u64)> {
-    let place = peers.place(kind, "race")?;
-    // One after the other, for a saver's set-up is not made for two at once; both are warm before they race.
-    let mut writers = vec![peers.start(&place)?];
+    let storage = peers.storage(kind, "race")?;
+    // Started one after the other, because a saver's set-up does not support two at once; both are warm before they race.
+    let mut writers = vec![peers.start(&storage)?];
     writers[0].ask(&json!({"do": "fill", "thread": "t", "messages": 1}))?;
     while writers.len() < WRITERS {
-        writers.push(peers.start(&place)?);
+        writers.push(peers.start(&storage)?);
     }
     for writer in &mut writers {
         writer.ask(&json!({"do": "load", "thread": "t"}))?;
     }
     for writer in &mut writers {
-        writer.tell(&json!({"do": "race", "thread": "t", "count": count}))?;
+        writer.send(&json!({"do": "race", "thread": "t", "count": count}))?;
     }
-    let errors = writers.iter_mut().map(|writer| Ok(writer.hear()?["errors"].as_u64().unwrap_or(0)));
+    let errors = writers.iter_mut().map(|writer| Ok(writer.receive()?["errors"].as_u64().unwrap_or(0)));
     let errors: u64 = errors.collect::<Outcome<Vec<_>>>()?.into_iter().sum();
     let kept = writers[0].ask(&json!({"do": "load", "thread": "t"}))?["messages"].as_f64().unwrap_or(0.0) - 1.0;
     writers.into_iter().try_for_each(Peer::end)?;
@@ -94,7 +94,7 @@ fn theirs(peers: &Peers, kind: Kind, count: usize) -> Outcome<(f64, u64)> {
     Ok((1.0 - kept / acknowledged.max(1.0), errors))
 }
 
-fn tell(report: &mut Report, name: &str, title: &str, lost: f64, said: &str) {
+fn add_figures(report: &mut Report, name: &str, title: &str, lost: f64, said: &str) {
     let what = format!("{title}, two processes: lost without a word ({said})");
     report.figure(&format!("race_{name}_lost"), &what, Unit::Share, &Spread::of(&[lost]), Goal::None);
 }

@@ -1,4 +1,4 @@
-//! Whole turns from an empty store: what a commit costs on the way, what is left on the disk, how much memory it took.
+//! Whole turns from an empty store: the cost of a commit, the bytes on disk, the peak memory.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,8 +15,8 @@ use crate::{Outcome, Plan, child};
 
 const MINUTE_S: f64 = 60.0;
 
-/// What somebody came to.
-struct Found {
+/// The measurements of one subject.
+struct TurnTimes {
     each_us: Vec<f64>,
     bytes: u64,
     peak_mib: f64,
@@ -26,12 +26,12 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     let sizes: &[u64] = if plan.quick { &[100] } else { &[100, 1_000] };
     for turns in sizes {
         let ours = ours(&folder.join(format!("ours-{turns}")), *turns)?;
-        tell(report, "ours", "ours", *turns, &ours);
+        add_figures(report, "ours", "ours", *turns, &ours);
         let sum: f64 = ours.each_us.iter().sum();
         for kind in peers.kinds() {
             let found = theirs(peers, kind, *turns)?;
-            tell(report, kind.name(), kind.title(), *turns, &found);
-            // A peer that was stopped is compared over what it had done.
+            add_figures(report, kind.name(), kind.title(), *turns, &found);
+            // A peer that was stopped is compared over the commits that it had made.
             let same: f64 = ours.each_us.iter().take(found.each_us.len()).sum();
             let ratio =
                 found.each_us.iter().sum::<f64>() / if found.each_us.len() < ours.each_us.len() { same } else { sum };
@@ -51,7 +51,7 @@ pub(crate) fn measure(peers: &Peers, folder: &Path, plan: Plan, report: &mut Rep
     Ok(())
 }
 
-/// What our process does.
+/// The work of our process.
 pub(crate) fn write(folder: &Path, turns: u64) -> Outcome<Value> {
     let store = Home::make(folder)?.open(Access::ReadWrite)?;
     let mut writer = Writer::create(&store, "scribe-0123456789ab", false)?;
@@ -66,35 +66,35 @@ pub(crate) fn write(folder: &Path, turns: u64) -> Outcome<Value> {
     Ok(json!({"each_us": each}))
 }
 
-fn ours(folder: &Path, turns: u64) -> Outcome<Found> {
+fn ours(folder: &Path, turns: u64) -> Outcome<TurnTimes> {
     let (answer, _) = child::run(child::command("turns", folder, &[&turns.to_string()])?)?;
-    Ok(Found {
+    Ok(TurnTimes {
         each_us: answer["each_us"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect(),
         bytes: bytes_of(Layout::of(folder).root())?,
         peak_mib: answer["peak_kib"].as_f64().unwrap_or(0.0) / 1024.0,
     })
 }
 
-fn theirs(peers: &Peers, kind: Kind, turns: u64) -> Outcome<Found> {
-    let place = peers.place(kind, &format!("turns-{turns}"))?;
-    let mut peer = peers.start(&place)?;
+fn theirs(peers: &Peers, kind: Kind, turns: u64) -> Outcome<TurnTimes> {
+    let storage = peers.storage(kind, &format!("turns-{turns}"))?;
+    let mut peer = peers.start(&storage)?;
     let size = json!({"do": "size"});
     let before = if kind == Kind::Postgres { peer.ask(&size)?["bytes"].as_u64().unwrap_or(0) } else { 0 };
     let lap = peer.commits(&json!({"do": "commits", "thread": "turns", "count": turns * 3, "seconds": MINUTE_S}))?;
     let after = if kind == Kind::Postgres { peer.ask(&size)?["bytes"].as_u64().unwrap_or(0) } else { 0 };
     let peak_mib = peer.peak_mib()?;
     peer.end()?;
-    let bytes = match &place.folder {
+    let bytes = match &storage.folder {
         Some(folder) => bytes_of(folder)?,
         None => after.saturating_sub(before),
     };
-    if let Some(folder) = &place.folder {
+    if let Some(folder) = &storage.folder {
         std::fs::remove_dir_all(folder)?;
     }
-    Ok(Found { each_us: lap.each, bytes, peak_mib })
+    Ok(TurnTimes { each_us: lap.each, bytes, peak_mib })
 }
 
-fn tell(report: &mut Report, name: &str, title: &str, turns: u64, found: &Found) {
+fn add_figures(report: &mut Report, name: &str, title: &str, turns: u64, found: &TurnTimes) {
     let done = found.each_us.len();
     let stopped = if (done as u64) < turns * 3 { format!(", stopped after {done} commits") } else { String::new() };
     let what = format!("{title}, {turns} turns{stopped}: a commit");

@@ -1,4 +1,4 @@
-//! An agent that looks something up in every turn.
+//! An agent that calls a tool in every turn.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,19 +16,19 @@ use serde_json::json;
 
 use crate::Outcome;
 
-/// A scripted model, and how long it took for all its answers.
-pub(super) struct Clocked {
+/// A scripted model, and the time of all its answers.
+pub(super) struct TimedModel {
     inner: Scripted,
     nanos: AtomicU64,
 }
 
-impl Clocked {
+impl TimedModel {
     pub(super) fn micros(&self) -> f64 {
         self.nanos.load(Ordering::Relaxed) as f64 / 1e3
     }
 }
 
-impl Model for Clocked {
+impl Model for TimedModel {
     fn answer<'a>(
         &'a self,
         prompt: &'a Prompt<'a>,
@@ -48,13 +48,13 @@ impl Model for Clocked {
     }
 }
 
-/// A model that asks for the tool so often, looks at nothing, and notes when it was asked.
-pub(super) struct Metronome {
+/// A model that calls the tool this often, ignores the conversation, and records when it was asked.
+pub(super) struct CountingModel {
     turns: usize,
     asked: Mutex<Vec<Instant>>,
 }
 
-impl Metronome {
+impl CountingModel {
     pub(super) fn new(turns: usize) -> Self {
         Self { turns, asked: Mutex::default() }
     }
@@ -66,7 +66,7 @@ impl Metronome {
     }
 }
 
-impl Model for Metronome {
+impl Model for CountingModel {
     fn answer<'a>(
         &'a self,
         prompt: &'a Prompt<'a>,
@@ -90,11 +90,11 @@ impl Model for Metronome {
     }
 }
 
-/// A scripted agent whose runs have so many turns, and its model.
-pub(super) fn scripted(turns: usize) -> Outcome<(Arc<Clocked>, Assignment)> {
+/// A scripted agent whose runs have this many turns, and its model.
+pub(super) fn scripted(turns: usize) -> Outcome<(Arc<TimedModel>, Assignment)> {
     let looks =
         format!("turns: [{{say: Let me see., calls: [{{tool: look}}], repeat: {}}}, {{say: Done.}}]", turns - 1);
-    let model = Arc::new(Clocked { inner: Scripted::new(Script::parse(&looks)?), nanos: AtomicU64::new(0) });
+    let model = Arc::new(TimedModel { inner: Scripted::new(Script::parse(&looks)?), nanos: AtomicU64::new(0) });
     Ok((model.clone(), assigned(model)?))
 }
 
@@ -105,12 +105,12 @@ pub(crate) fn assigned(model: Arc<dyn Model>) -> Outcome<Assignment> {
     Ok(work)
 }
 
-/// A tool of this name that changes nothing.
+/// A tool of this name without effects.
 pub(crate) fn plain(name: &str) -> Function {
     pure(name, || "Everything is as it was.".to_owned())
 }
 
-/// A tool of this name that changes nothing and answers so.
+/// A tool of this name without effects and with this answer.
 pub(crate) fn pure(name: &str, answer: impl Fn() -> String + Send + Sync + 'static) -> Function {
     let spec = ToolSpec {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! A store that knows how long whoever used it was in it.
+//! A store that measures the time spent in it.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ impl Timed {
         &self.inner
     }
 
-    /// How long each commit over several threads took since this was last asked, in microseconds.
+    /// How long each commit over several threads took since the last call, in microseconds.
     pub(crate) fn take_batches(&self) -> Vec<f64> {
         std::mem::take(&mut *self.batches_us.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -49,7 +49,8 @@ impl Timed {
 
 impl Commit for Timed {
     fn commit(&self, batch: Batch) -> Result<Committed> {
-        let (is_over_several, began) = (batch.parts.len() > 1, Instant::now());
+        let is_over_several = batch.parts.len() > 1;
+        let began = Instant::now();
         let committed = self.timed(|store| store.commit(batch));
         if is_over_several {
             let took = began.elapsed().as_secs_f64() * 1e6;
@@ -150,5 +151,5 @@ impl Ledger for Timed {
     }
 }
 
-// Not timed: something else looks, beside the run.
+// Not timed: another reader uses it, beside the run.
 selvedge_store::forward!([] Timed, inner: Inbox, Feed);

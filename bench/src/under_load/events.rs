@@ -11,7 +11,7 @@ use crate::Outcome;
 use crate::home::{Home, Writer};
 use crate::measure::{lap, settle, timed};
 use crate::report::{Goal, Report, Unit};
-use crate::under_load::{Size, millis, tell};
+use crate::under_load::{Size, millis, report_figure};
 
 /// Events of one commit: messages and a checkpoint.
 const TOGETHER: u64 = 10;
@@ -44,22 +44,22 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
     let lines = store.head(&thread)?.lines;
     let late_tail = tail(lines)?;
     let events = size.events;
-    tell(
+    report_figure(
         report,
         &format!("commits of {TOGETHER} events, up to {events}"),
         Unit::PerSecond,
         events as f64 / TOGETHER as f64 / filled,
         Goal::None,
     );
-    tell(
+    report_figure(
         report,
-        &format!("append: time behind {events} events ÷ at the beginning"),
+        &format!("append: time after {events} events ÷ at the beginning"),
         Unit::Times,
         late / early,
         Goal::AtMost(2.0),
     );
-    tell(report, "the last 20 events", Unit::Millis, late_tail, Goal::None);
-    tell(
+    report_figure(report, "the last 20 events", Unit::Millis, late_tail, Goal::None);
+    report_figure(
         report,
         "  the last 20 events: time at the end ÷ at the beginning",
         Unit::Times,
@@ -70,16 +70,16 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
         let loaded = load::load(&store, &thread, store.trust(), None)?;
         if loaded.head.lines == lines { Ok(()) } else { Err("not every event was loaded".into()) }
     })?;
-    tell(report, "load, checked", Unit::Millis, loading, Goal::None);
+    report_figure(report, "load, checked", Unit::Millis, loading, Goal::None);
     let verifying = millis(1, || match store.verify(&thread, &mut |_| {})?.judgement.finding {
         Finding::Sound => Ok(()),
-        other => Err(format!("a sound log is judged {other:?}").into()),
+        other => Err(format!("a sound log has the finding {other:?}").into()),
     })?;
-    tell(report, "verify, every signature", Unit::Millis, verifying, Goal::None);
-    tell(report, "  verify ÷ load", Unit::Times, verifying / loading, Goal::None);
+    report_figure(report, "verify, every signature", Unit::Millis, verifying, Goal::None);
+    report_figure(report, "  verify ÷ load", Unit::Times, verifying / loading, Goal::None);
     store.close()?;
     let opening = millis(5, || Ok(home.open(Access::ReadWrite)?.close()?))?;
-    tell(report, "open to write and close", Unit::Millis, opening, Goal::None);
+    report_figure(report, "open to write and close", Unit::Millis, opening, Goal::None);
     report.method("events", format!("{events} events; {WINDOW} single appends timed at either end, medians"));
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! The same things again and again: neither memory nor descriptors grow.
+//! The same work again and again: neither memory nor descriptors grow.
 //!
-//! What is kept grows (tombstones, a log), so the store begins anew from time to time, as a long-lived program opens and closes projects; what the
-//! process has between two of these is compared.
+//! Stored data grows (tombstones, a log), so the store is replaced from time to time, as a long-lived program opens and closes projects;
+//! the memory of the process between two stores is compared.
 
 use std::fs;
 use std::path::Path;
@@ -16,9 +16,9 @@ use crate::home::{Home, Writer};
 use crate::machine::own_memory_kib;
 use crate::measure::Spread;
 use crate::report::{Goal, Report, Unit};
-use crate::under_load::{Size, tell};
+use crate::under_load::{Size, report_figure};
 
-/// How much more memory the last quarter may have than the second: the allocator's own unrest.
+/// How much more memory the last quarter may have than the second: the variation of the allocator.
 const GROWTH_MAX: f64 = 1.10;
 const SLACK_MIB: f64 = 6.0;
 
@@ -37,7 +37,7 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
         let until = start.elapsed() + size.soak / 40;
         let mut rounds = 0;
         while rounds < 3 || start.elapsed() < until {
-            // Each round opens and closes, works, and gives everything back.
+            // Each round opens and closes, works, and releases everything.
             let store = home.open(Access::ReadWrite)?;
             commits += round(&store, rounds)?;
             store.close()?;
@@ -46,8 +46,14 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
         fs::remove_dir_all(&place)?;
         samples.push(Sample { memory_mib: own_memory_kib("VmRSS") as f64 / 1024.0, descriptors: descriptors()? });
     }
-    tell_growth(report, &samples);
-    tell(report, "commits meanwhile", Unit::PerSecond, f64::from(commits) / start.elapsed().as_secs_f64(), Goal::None);
+    report_growth(report, &samples);
+    report_figure(
+        report,
+        "commits meanwhile",
+        Unit::PerSecond,
+        f64::from(commits) / start.elapsed().as_secs_f64(),
+        Goal::None,
+    );
     report.method(
         "soak",
         format!(
@@ -60,7 +66,7 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// A little of everything; gives how many commits that were.
+/// A little of everything; returns the number of commits.
 fn round(store: &LocalStore, round: u64) -> Outcome<u32> {
     let mut commits = 0;
     let mut made: Vec<ThreadId> = Vec::new();
@@ -84,15 +90,23 @@ fn round(store: &LocalStore, round: u64) -> Outcome<u32> {
     Ok(commits)
 }
 
-fn tell_growth(report: &mut Report, samples: &[Sample]) {
+fn report_growth(report: &mut Report, samples: &[Sample]) {
     let quarter = samples.len() / 4;
-    let (second, last) = (&samples[quarter..quarter * 2], &samples[samples.len() - quarter..]);
+    let second = &samples[quarter..quarter * 2];
+    let last = &samples[samples.len() - quarter..];
     let median = |samples: &[Sample]| Spread::over(samples, |sample| sample.memory_mib).median;
-    let (before, after) = (median(second), median(last));
-    tell(report, "memory, second quarter", Unit::Mebibytes, before, Goal::None);
-    tell(report, "memory, last quarter", Unit::Mebibytes, after, Goal::AtMost(before * GROWTH_MAX + SLACK_MIB));
+    let before = median(second);
+    let after = median(last);
+    report_figure(report, "memory, second quarter", Unit::Mebibytes, before, Goal::None);
+    report_figure(
+        report,
+        "memory, last quarter",
+        Unit::Mebibytes,
+        after,
+        Goal::AtMost(before * GROWTH_MAX + SLACK_MIB),
+    );
     let ends = Spread::over(second.iter().chain(last).collect::<Vec<_>>().as_slice(), |sample| sample.descriptors);
-    tell(report, "descriptors: most ÷ least", Unit::Times, ends.max / ends.min, Goal::AtMost(1.0));
+    report_figure(report, "descriptors: most ÷ least", Unit::Times, ends.max / ends.min, Goal::AtMost(1.0));
 }
 
 fn descriptors() -> Outcome<f64> {

@@ -1,4 +1,4 @@
-//! One thread of many bytes: it verifies in a few megabytes of memory, and loads in not much more than it has.
+//! One thread of many bytes: it verifies in a few megabytes of memory, and loads in not much more than its size.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::home::{Home, Writer};
 use crate::report::{Goal, Report, Unit};
-use crate::under_load::{Size, tell};
+use crate::under_load::{Size, report_figure};
 use crate::{Outcome, child};
 
-/// How long one message is.
+/// The length of one message.
 const MESSAGE_MIB: u64 = 1;
 /// Several lines of the longest kind, and the program.
 const VERIFY_MIB_MAX: f64 = 96.0;
@@ -31,9 +31,15 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
         let (answer, took) = child::run(child::command(role, home.folder(), &[&thread])?)?;
         let peak = answer["peak_kib"].as_f64().unwrap_or(f64::MAX) / 1024.0;
         let what = format!("{role} a transcript of {mib} MiB");
-        tell(report, &what, Unit::Millis, took.as_secs_f64() * 1e3, Goal::None);
-        tell(report, &format!("  {role}: MiB in a second"), Unit::PerSecond, mib / took.as_secs_f64(), Goal::None);
-        tell(report, &format!("  {role}: peak memory"), Unit::Mebibytes, peak, Goal::AtMost(most));
+        report_figure(report, &what, Unit::Millis, took.as_secs_f64() * 1e3, Goal::None);
+        report_figure(
+            report,
+            &format!("  {role}: MiB in a second"),
+            Unit::PerSecond,
+            mib / took.as_secs_f64(),
+            Goal::None,
+        );
+        report_figure(report, &format!("  {role}: peak memory"), Unit::Mebibytes, peak, Goal::AtMost(most));
     }
     report.method(
         "transcript",
@@ -42,12 +48,12 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// What the fresh process does that verifies.
+/// The work of the fresh process that verifies.
 pub(crate) fn verify(folder: &Path, thread: &str) -> Outcome<Value> {
     let store = Home::at(folder)?.open(Access::ReadOnly)?;
     let verdict = store.verify(&ThreadId::new(thread)?, &mut |_| {})?;
     match verdict.judgement.finding {
         selvedge_log::recovery::Finding::Sound => Ok(json!({})),
-        other => Err(format!("a sound log is judged {other:?}").into()),
+        other => Err(format!("a sound log has the finding {other:?}").into()),
     }
 }

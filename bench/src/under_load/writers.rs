@@ -1,4 +1,4 @@
-//! Many who wait for one thread: all of them get a version of their own, and none waits forever.
+//! Many that wait for one thread: all of them get a version of their own, and none waits forever.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::Outcome;
 use crate::home::with_turns;
 use crate::machine::own_memory_kib;
 use crate::report::{Goal, Report, Unit};
-use crate::under_load::{Size, tell};
+use crate::under_load::{Size, report_figure};
 
 pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome<()> {
     let (home, thread) = with_turns(&folder.join("store"), 1, false)?;
@@ -40,20 +40,20 @@ pub(crate) fn measure(folder: &Path, size: Size, report: &mut Report) -> Outcome
     let versions: BTreeSet<u64> = found.iter().map(|(version, _)| *version).collect();
     let expected: BTreeSet<u64> = (before + 1..=before + size.writers as u64).collect();
     if versions != expected || store.head(&thread)?.version != before + size.writers as u64 {
-        return Err("the versions of the writers are not each one and all of them".into());
+        return Err("the versions of the writers are not distinct and complete".into());
     }
     store.close()?;
     let longest = found.iter().map(|(_, took)| *took).fold(0.0, f64::max);
     let writers = size.writers;
-    tell(
+    report_figure(
         report,
         &format!("{writers} writers of one thread, commits"),
         Unit::PerSecond,
         writers as f64 / took,
         Goal::None,
     );
-    tell(report, "  the one who waited longest", Unit::Millis, longest, Goal::None);
-    tell(report, "  memory that is left behind", Unit::Mebibytes, grown, Goal::AtMost(64.0));
+    report_figure(report, "  the one who waited longest", Unit::Millis, longest, Goal::None);
+    report_figure(report, "  memory that is left behind", Unit::Mebibytes, grown, Goal::AtMost(64.0));
     report.method(
         "writers",
         format!("{writers} OS threads, one commit each to one thread, any version; every version is held exactly once"),

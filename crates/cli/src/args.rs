@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -22,23 +22,23 @@ use crate::output::Output;
 use crate::running::unsecret;
 
 const LONG_ABOUT: &str = "\
-Threads of AI agents that can't be lost or forged.
+Run AI agents as durable threads on signed logs.
 
-Every change of a thread is signed and durable before anybody hears of it. Everything works offline; `selvedge demo` \
+Every change of a thread is signed and durable before it is reported. Everything works offline; `selvedge demo` \
 shows it in a few seconds.
 
-THREAD is any unique beginning of a thread's id, or of the hex at its end. Data goes to stdout, everything else to \
-stderr. With --json every command writes JSON, one object per line, and an error is one object on stderr:
-{\"error\":{\"code\",\"message\",\"hint\",\"retryable\"}}. `selvedge help CODE` says what a code means and what to do. \
-What is only worth knowing is one object on stderr too, {\"notice\":{\"message\"}}, before the error if there is one.
+THREAD is any unique prefix of a thread's id, or of its hex suffix. Data goes to stdout, everything else to \
+stderr. With --json every command writes JSON, one object per line, and an error is one object on stderr: \
+{\"error\":{\"code\",\"message\",\"hint\",\"retryable\"}}. `selvedge help CODE` explains a code. \
+A notice is one object on stderr too, {\"notice\":{\"message\"}}, before the error if there is one.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 3 not found or ambiguous, 4 not allowed, 5 conflict (somebody or something was first), 6 integrity, \
+Exit codes: 0 ok, 1 failed, 2 usage, 3 not found or ambiguous, 4 not allowed, 5 conflict (another writer was first), 6 integrity, \
 7 needs a decision, 8 limit or budget, 130 interrupted.
 
-Environment: SELVEDGE_DIR (as -C), SELVEDGE_HOME (the folder of your keys; else selvedge below XDG_CONFIG_HOME or \
-~/.config), SELVEDGE_JSON (as --json), NO_COLOR.";
+Environment: SELVEDGE_DIR (as -C), SELVEDGE_HOME (your Selvedge home, with keys and configuration; default: selvedge below \
+XDG_CONFIG_HOME or ~/.config), SELVEDGE_JSON (as --json), NO_COLOR.";
 
-/// Threads of AI agents that can't be lost or forged.
+/// Run AI agents as durable threads on signed logs.
 #[derive(Debug, Parser)]
 #[command(name = "selvedge", version, long_about = LONG_ABOUT, max_term_width = 110, disable_help_subcommand = true)]
 pub(crate) struct Cli {
@@ -48,25 +48,25 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
-/// What every command understands.
+/// The options of every command.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Write JSON, one object per line
     #[arg(long, global = true, env = "SELVEDGE_JSON", hide_env = true, value_parser = FalseyValueParser::new())]
     pub(crate) json: bool,
-    /// Work as if started in DIR
+    /// Run as if started in DIR
     #[arg(short = 'C', value_name = "DIR", global = true, env = "SELVEDGE_DIR", hide_env = true)]
     pub(crate) folder: Option<PathBuf>,
-    /// Don't colour anything; NO_COLOR does the same
+    /// Disable colours; NO_COLOR does the same
     #[arg(long, global = true)]
     pub(crate) no_color: bool,
-    /// Say nothing but data and errors
+    /// Print only data and errors
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(demo::Args),
@@ -77,9 +77,19 @@ pub(crate) enum Command {
     Run(run::Args),
     Send(send::Args),
     Resume(resume::Args),
-    /// Ask a thread to stop
+    /// Cancel a thread
+    ///
+    /// Its run stops at the next point where no work is lost. A thread that is suspended, or never ran, ends at once; one that has ended does
+    /// not change.
+    ///
+    /// JSON: {"thread_id", "status", "pid"}: the status when this returned; a thread that runs in another process stops soon after. "pid" is
+    /// that process, or null.
     Cancel(stop::Args),
-    /// End a thread by force
+    /// Kill a thread
+    ///
+    /// Its calls are stopped at once, and their outcomes may be unknown. Use `cancel` to let them finish.
+    ///
+    /// JSON: as `selvedge cancel`.
     Kill(stop::Args),
     Settle(decide::Settle),
     Approve(decide::Approve),
@@ -89,7 +99,7 @@ pub(crate) enum Command {
     Chain(chain::Args),
     Tree(tree::Args),
     Budget(budget::Args),
-    /// Write and list agents
+    /// Create and list agents
     #[command(subcommand)]
     Agent(AgentCommand),
     /// List and check directives
@@ -101,7 +111,7 @@ pub(crate) enum Command {
     /// List, show and check models
     #[command(subcommand)]
     Model(ModelCommand),
-    /// Show, explain and check how everything is set
+    /// Show, explain and check the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
     Append(append::Args),
@@ -113,7 +123,7 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     Backup(backup::Args),
     Restore(restore::Args),
-    /// Remember elsewhere where every log ends, and compare
+    /// Export the ends of all logs, and detect a rollback
     #[command(subcommand)]
     Heads(HeadsCommand),
     Erase(erase::Args),
@@ -131,7 +141,7 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
-/// What to do with threads.
+/// The commands on threads.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ThreadCommand {
     New(thread_new::Args),
@@ -142,27 +152,27 @@ pub(crate) enum ThreadCommand {
     Delete(thread_delete::Args),
 }
 
-/// What to do with agents.
+/// The commands on agents.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AgentCommand {
     New(agent_new::Args),
     List(agent_list::Args),
 }
 
-/// What to do with directives.
+/// The commands on directives.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DirectiveCommand {
     List(directive_list::Args),
     Check(directive_check::Args),
 }
 
-/// What to do with tools.
+/// The commands on tools.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ToolCommand {
     List(tool_list::Args),
 }
 
-/// What to do with models.
+/// The commands on models.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelCommand {
     List(model_list::Args),
@@ -170,7 +180,7 @@ pub(crate) enum ModelCommand {
     Check(model_check::Args),
 }
 
-/// What to do with the configuration.
+/// The commands on the configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     List(config_list::Args),
@@ -179,14 +189,14 @@ pub(crate) enum ConfigCommand {
     Check(config_check::Args),
 }
 
-/// What to do with heads.
+/// The commands on heads.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HeadsCommand {
     Export(heads::Export),
     Verify(heads::Verify),
 }
 
-/// What to do with keys.
+/// The commands on keys.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
     List(keys_list::Args),
@@ -196,12 +206,12 @@ pub(crate) enum KeysCommand {
     Export(keys_export::Args),
 }
 
-/// Everything that can be typed.
+/// The whole command line, with examples and completions.
 pub(crate) fn command() -> clap::Command {
     with_examples(completions::with_candidates(Cli::command()))
 }
 
-/// Reads the command line; what can't be read has been reported when this returns.
+/// Parses the command line; an error has been reported when this returns.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     let mut command = command();
     if is_typed("--no-color") {
@@ -215,27 +225,28 @@ fn report(error: &clap::Error) -> ExitCode {
     if !is_answer && wants_json() {
         return refuse(&failure(error));
     }
-    // Nobody is left to be told when this fails. What was typed by mistake may be a secret, and is not said again.
-    let _ = match is_answer {
-        true => error.print(),
-        false => write!(anstream::stderr().lock(), "{}", unsecret(&error.render().ansi().to_string())),
+    // There is nowhere to report a failing stderr to. A mistyped argument may be a secret, and is not repeated.
+    let _ = if is_answer {
+        error.print()
+    } else {
+        write!(anstream::stderr().lock(), "{}", unsecret(&error.render().ansi().to_string()))
     };
     if is_answer { ExitCode::SUCCESS } else { Exit::Usage.into() }
 }
 
-/// Reports a failure that comes before the command line is read.
+/// Reports a failure that occurs before the command line is parsed.
 pub(crate) fn refuse(failure: &Failure) -> ExitCode {
     let global = Global { json: wants_json(), folder: None, no_color: is_typed("--no-color"), quiet: false };
     Output::new(&global).error(failure);
     failure.exit.into()
 }
 
-/// What clap says in a paragraph, as one error.
+/// The error message of clap, on one line.
 fn failure(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
     let text = text.split("\n\nUsage:").next().unwrap_or_default().split("\n\nFor more").next().unwrap_or_default();
     let message = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-    Failure::usage(message).hint("`selvedge help` shows what can be typed")
+    Failure::usage(message).hint("`selvedge help` lists the commands and options")
 }
 
 fn wants_json() -> bool {
@@ -244,7 +255,7 @@ fn wants_json() -> bool {
     asked.is_some_and(is_on) || is_typed("--json")
 }
 
-/// Whether a flag stands on the command line, before it is known whether the rest can be read.
+/// Whether a flag is on the command line, before it is parsed.
 fn is_typed(flag: &str) -> bool {
     std::env::args_os().skip(1).take_while(|word| word != OsStr::new("--")).any(|word| word == OsStr::new(flag))
 }

@@ -1,4 +1,4 @@
-//! What every error code means, what usually causes it, and what to do; and every word for how a thread stands.
+//! A page for every error code, finding of `doctor`, status and reason: what it means, what usually causes it, and what to do.
 //!
 //! `table`, `findings` and `words` are the one place for these texts. A test collects every code of the sources and compares; another one asks the
 //! errors themselves for their exit codes.
@@ -19,44 +19,43 @@ pub(crate) use findings::FINDINGS;
 pub(crate) use table::PAGES;
 pub(crate) use words::WORDS;
 
-/// What is known of one error code.
+/// The page of one code.
 #[derive(Debug, Serialize)]
 pub(crate) struct Page {
-    /// The stable word.
+    /// The code; it never changes.
     pub(crate) code: &'static str,
     /// The exit codes it comes with, the usual one first.
     #[serde(rename = "exit_codes", serialize_with = "numbers")]
     pub(crate) exits: &'static [Exit],
-    /// Whether sending the same request again helps.
+    /// Whether a retry helps.
     pub(crate) retry: Retry,
-    /// What it means; the first sentence stands for itself in lists.
-    #[serde(rename = "meaning")]
-    pub(crate) means: &'static str,
+    /// What it means; lists show the first sentence.
+    pub(crate) meaning: &'static str,
     /// What usually causes it.
     pub(crate) cause: &'static str,
     /// What to do, in the order of trying.
     pub(crate) remedies: &'static [&'static str],
-    /// Codes that are easily mistaken for it, or come with it.
+    /// Codes that are easily confused with it, or occur together with it.
     pub(crate) related: &'static [&'static str],
 }
 
-/// Whether sending the same request again helps.
+/// Whether a retry helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Retry {
     /// It fails again until something is changed.
     Never,
-    /// It depends on what the operating system said; the error's `retryable` knows.
+    /// It depends on the operating system's error: see the error's `retryable`.
     Perhaps,
-    /// It may succeed later as it is.
+    /// The same request may succeed later.
     Helps,
 }
 
 impl fmt::Display for Retry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Never => "does not help: something must change first",
-            Self::Perhaps => "perhaps helps, when the machine has recovered",
+            Self::Never => "does not help: correct the cause first",
+            Self::Perhaps => "may help, once the machine has recovered",
             Self::Helps => "helps",
         })
     }
@@ -75,12 +74,12 @@ impl Page {
 
     /// What the code means, in one sentence.
     pub(crate) fn summary(&self) -> &'static str {
-        self.means.split_once(". ").map_or(self.means, |(first, _)| first).trim_end_matches('.')
+        self.meaning.split_once(". ").map_or(self.meaning, |(first, _)| first).trim_end_matches('.')
     }
 }
 
 impl Exit {
-    /// The exit code in a word.
+    /// The meaning of the exit code.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Failed => "failed",

@@ -1,5 +1,4 @@
-//! Committing with bounded patience: while somebody else holds the lease, or the database is busy, the same batch is
-//! tried again until the time is up.
+//! Committing with a deadline: while another process holds the lease, or the database is busy, the same batch is retried.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use selvedge_store::{Commit, Committed, Error};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Commits a batch, and waits at most this long for whoever is in the way.
+/// Commits a batch, and retries at most this long while another process is in the way.
 pub(crate) fn commit_within(store: &dyn Commit, batch: &Batch, wait: Duration) -> Result<Committed, Error> {
     let deadline = Instant::now().checked_add(wait);
     let mut pause = PAUSE_MIN;
@@ -29,8 +28,7 @@ pub(crate) fn commit_within(store: &dyn Commit, batch: &Batch, wait: Duration) -
     }
 }
 
-/// Whether trying again is safe and may help. A commit whose fate is unknown is only repeated under a key, which makes
-/// it happen once.
+/// Whether a retry is safe and may help. A commit with an unknown outcome is only retried if it has an idempotency key.
 fn may_try_again(error: &Error, batch: &Batch) -> bool {
     match error {
         Error::OutcomeUnknown { .. } => batch.key.is_some(),

@@ -1,4 +1,4 @@
-//! How everything is set: where the files lie, what is said of them, and how values are shown.
+//! The configuration: its folders, notices about it, and how values are shown.
 
 use std::fs;
 use std::time::SystemTime;
@@ -12,20 +12,20 @@ use crate::context::{Context, User};
 use crate::error::Result;
 use crate::text::clean;
 
-/// How everything is set here; what somebody should know of it is said.
+/// The configuration of the project around the folder; its notices are shown.
 pub(crate) fn configuration(context: &Context<'_>) -> Result<Config> {
     let config = Config::load(&folders(context)?)?;
     config.notices().iter().for_each(|notice| context.output.say(clean(notice)));
     Ok(config)
 }
 
-/// Where the configuration lies: the user's, and that of the project around, if there is one.
+/// The folders of the configuration: the user's, and the project's if there is one.
 pub(crate) fn folders(context: &Context<'_>) -> Result<Folders> {
     let project = context.find_project().map(|project| project.join(".ai"));
     Ok(Folders { user: Some(User::find()?.folder), project })
 }
 
-/// What to say if a thread's last run went by another configuration. Nobody keeps the old one: the run's record has its digest, and files
+/// The notice if a thread's last run had another configuration. The old one is not stored: the run's record has its digest, and files
 /// that were written since are the likely cause.
 pub(crate) fn changed_since(config: &Config, last: &Run) -> Option<String> {
     let before = last.meta.config.filter(|before| *before != config.digest())?;
@@ -36,17 +36,15 @@ pub(crate) fn changed_since(config: &Config, last: &Run) -> Option<String> {
     };
     let files: Vec<String> =
         config.files().into_iter().filter(is_newer).map(|file| format!("`{}`", clean(&file))).collect();
-    let written = match files.is_empty() {
-        true => String::new(),
-        false => format!("; written since: {}", files.join(", ")),
-    };
-    let (before, now) = (before.short(), config.digest().short());
+    let written = if files.is_empty() { String::new() } else { format!("; changed since: {}", files.join(", ")) };
+    let before = before.short();
+    let now = config.digest().short();
     Some(format!(
-        "the configuration changed since the last run ({before} then, {now} now){written}; `selvedge config list --origin` shows it"
+        "the configuration changed since the last run (digest {before} then, {now} now){written}; `selvedge config list --origin` shows it"
     ))
 }
 
-/// Where something is set, for people: paths of the project are shown from there.
+/// Where a key is set, for people: paths in the project are relative to it.
 pub(crate) fn shown(origin: &Origin, context: &Context<'_>) -> String {
     let project = context.find_project().map(|project| format!("{}/", project.display())).unwrap_or_default();
     let file = origin.file.strip_prefix(&project).unwrap_or(&origin.file);

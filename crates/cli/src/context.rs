@@ -2,8 +2,7 @@
 //!
 //! - The project is the nearest folder, upwards from where the command was started or from `-C`, that holds
 //!   `.ai/agent/threads`.
-//! - Keys and trust belong to the user. Nothing inside a project is ever read to decide what is believed: a project can't
-//!   vouch for itself.
+//! - Keys and trust belong to the user. Nothing inside a project decides what is trusted: a project can't vouch for itself.
 
 use std::cell::OnceCell;
 use std::io::{self, Read};
@@ -28,21 +27,21 @@ use crate::error::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::text::{count, key};
 
-/// How long a thread of an engine may have its store when the engine is gone.
+/// How long to wait for the threads of a dropped engine to release its store.
 const LAST_MOMENT: Duration = Duration::from_millis(500);
 
 /// Where a command works.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) output: &'a Output,
-    /// Where the command was started, or what `-C` says.
+    /// The folder where the command was started, or that `-C` names.
     pub(crate) folder: PathBuf,
-    /// What stdin gave; it can be read only once, and a command may be run again.
+    /// The bytes of stdin: it can be read only once, and a command may be run again.
     stdin: OnceCell<Vec<u8>>,
 }
 
 impl<'a> Context<'a> {
-    /// The context that the flags ask for.
+    /// The context for these options.
     pub(crate) fn new(global: &Global, output: &'a Output) -> Result<Self> {
         let asked = global.folder.clone().unwrap_or_else(|| PathBuf::from("."));
         let folder = fs::canonicalize(&asked).map_err(|error| Failure::io("work in", &asked, &error))?;
@@ -52,7 +51,7 @@ impl<'a> Context<'a> {
         Ok(Self { output, folder, stdin: OnceCell::new() })
     }
 
-    /// What stdin gives, at most this many bytes, the same each time it is asked for.
+    /// The bytes of stdin, at most this many; the same on each call.
     pub(crate) fn stdin(&self, bytes_max: u64) -> Result<&[u8]> {
         if let Some(read) = self.stdin.get() {
             return Ok(read);
@@ -63,8 +62,8 @@ impl<'a> Context<'a> {
         Ok(self.stdin.get_or_init(|| bytes))
     }
 
-    /// Whether a command failed only because the key was rotated after it had been read. Whatever was refused left nothing behind, so
-    /// the same command can be run again with the keys of now.
+    /// Whether a command failed only because the key was rotated after it was read. A refused command left nothing behind, so it
+    /// can be run again with the new keys.
     pub(crate) fn is_overtaken_by_rotation(&self, failure: &Failure) -> bool {
         let named = |name: &str| failure.details.get(name).and_then(|key| key.as_str()?.parse::<Digest>().ok());
         let Ok(user) = User::find() else { return false };
@@ -72,7 +71,7 @@ impl<'a> Context<'a> {
             ("other_signer" | "row_unsealed", Some(ours), _) => {
                 user.signer().is_ok_and(|signer| signer.fingerprint() != ours)
             }
-            // What was shown can't be taken back.
+            // Output that was shown can't be taken back.
             ("untrusted_key", _, Some(key)) if !self.output.has_written() => {
                 user.trust().is_ok_and(|trust| trust.key(&key).is_some())
             }
@@ -82,7 +81,7 @@ impl<'a> Context<'a> {
 
     /// The project around the folder, if there is one.
     pub(crate) fn find_project(&self) -> Option<PathBuf> {
-        // Whatever stands there counts, even a dangling link: opening it will say what is wrong with it.
+        // Even a dangling link counts: opening it reports the problem.
         let holds_threads = |folder: &&Path| threads_folder(folder).symlink_metadata().is_ok();
         self.folder.ancestors().find(holds_threads).map(Path::to_owned)
     }
@@ -90,17 +89,17 @@ impl<'a> Context<'a> {
     /// The project around the folder.
     pub(crate) fn project(&self) -> Result<PathBuf> {
         self.find_project().ok_or_else(|| {
-            let message = format!("there are no threads in `{}` or any folder above it", self.folder.display());
-            Failure::new(Exit::NotFound, "no_store", message).hint("make a place for them with `selvedge init`")
+            let message = format!("there is no store in `{}` or any folder above it", self.folder.display());
+            Failure::new(Exit::NotFound, "no_store", message).hint("`selvedge init` creates one")
         })
     }
 
-    /// Opens the store of the project around the folder, and says what a crash had left there.
+    /// Opens the store of the project around the folder, and reports what a crash had left there.
     pub(crate) fn open(&self, access: Access) -> Result<Arc<dyn Backend>> {
         Ok(Arc::new(self.open_local(access)?))
     }
 
-    /// The same for what is about the files of a local store.
+    /// The same for commands on the files of a local store.
     pub(crate) fn open_local(&self, access: Access) -> Result<LocalStore> {
         let project = self.project()?;
         let user = User::find()?;
@@ -110,19 +109,19 @@ impl<'a> Context<'a> {
             Access::ReadOnly => None,
         };
         let options = Options { access, signer, ..self.options_to_look(project, user.trust()?) };
-        // Whatever a command is refused afterwards, it leaves nothing behind that looks like a crash.
+        // A command that is refused afterwards must not look like a crash.
         let store = LocalStore::open(options)?.closing_itself();
         self.tell_of(store.opened());
         Ok(store)
     }
 
-    /// Opens the store of the project around the folder without writing to it, with the key to sign what is written
-    /// elsewhere, if there is one.
+    /// Opens the store of the project around the folder read-only, with the signing key, if there is one, for copies that are
+    /// written elsewhere.
     pub(crate) fn open_to_copy(&self) -> Result<Arc<dyn Backend>> {
         Ok(Arc::new(self.open_local_to_copy()?))
     }
 
-    /// The same for what copies the files of a local store.
+    /// The same for commands that copy the files of a local store.
     pub(crate) fn open_local_to_copy(&self) -> Result<LocalStore> {
         let project = self.project()?;
         let user = User::find()?;
@@ -131,12 +130,12 @@ impl<'a> Context<'a> {
         Ok(LocalStore::open(Options { signer: user.signer().ok(), ..options })?)
     }
 
-    /// Opens the store of a project to look at it, with these keys. Says nothing.
+    /// Opens the store of a project read-only, with these keys, without notices.
     pub(crate) fn open_to_look(&self, project: &Path, trust: &Trust) -> selvedge_store::Result<Arc<dyn Backend>> {
         Ok(Arc::new(LocalStore::open(self.options_to_look(project.to_owned(), trust.clone()))?))
     }
 
-    /// How a store is opened by somebody who only looks.
+    /// The options to open a store read-only.
     pub(crate) fn options_to_look(&self, project: PathBuf, trust: Trust) -> Options {
         Options {
             project,
@@ -151,29 +150,29 @@ impl<'a> Context<'a> {
 
     fn tell_of(&self, opened: &Opened) {
         if opened.drained_bytes > 0 {
-            let (bytes, threads) =
-                (count(opened.drained_bytes, "committed byte"), count(opened.drained_threads, "transcript"));
-            let found = format!("{bytes} were still to be written to {threads}, and now are");
-            self.output.say(format!("after a crash: {found}; nothing acknowledged is lost"));
+            let bytes = count(opened.drained_bytes, "committed byte");
+            let threads = count(opened.drained_threads, "transcript");
+            let found = format!("{bytes} were written to {threads}");
+            self.output.say(format!("recovered after a crash: {found}; nothing acknowledged is lost"));
         }
         for notice in &opened.notices {
             self.output.say(notice);
         }
     }
 
-    /// Closes a store that was written to and that nothing else uses any more, so that the transcripts alone hold everything. What was
-    /// committed stays committed whatever happens here, so trouble is told and not an error.
+    /// Closes a store that was written to and that nothing else uses, so that the transcripts are complete. Commits stay committed
+    /// if this fails, so a failure is a notice and not an error.
     pub(crate) fn close(&self, mut store: Arc<dyn Backend>) {
         let until = Instant::now() + LAST_MOMENT;
         let left = loop {
             match Arc::get_mut(&mut store) {
-                Some(store) => break store.leave(),
+                Some(store) => break store.shut_down(),
                 None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
                 None => return,
             }
         };
         if let Err(error) = left {
-            self.output.say(format!("committed and safe, but the transcripts could not be synced yet: {error}"));
+            self.output.say(format!("everything is committed, but the transcripts could not be synced yet: {error}"));
         }
     }
 }
@@ -183,7 +182,7 @@ pub(crate) fn threads_folder(project: &Path) -> PathBuf {
     project.join(".ai").join("agent").join("threads")
 }
 
-/// The folder of the user's keys.
+/// The user's Selvedge home: keys, items, configuration.
 #[derive(Debug)]
 pub(crate) struct User {
     pub(crate) folder: PathBuf,
@@ -202,12 +201,12 @@ impl User {
         let config =
             config.or_else(|| env::home_dir().filter(|home| home.is_absolute()).map(|home| home.join(".config")));
         config.map(|config| Self { folder: config.join("selvedge") }).ok_or_else(|| {
-            Failure::new(Exit::NotFound, "no_home", "there is no home folder to keep keys in")
+            Failure::new(Exit::NotFound, "no_home", "there is no home folder to store keys in")
                 .hint("set SELVEDGE_HOME to a folder of your own")
         })
     }
 
-    /// Where everything lies that has to do with keys.
+    /// The folders of the user's keys.
     pub(crate) fn keys(&self) -> Folders {
         Folders::below(self.folder.join("keys"))
     }
@@ -222,17 +221,18 @@ impl User {
         self.keys().trusted()
     }
 
-    /// The key to sign with, and whom it took over from. The key is read first: what vouches for it was there before it.
+    /// The signing key and its predecessors. The key is read first: its rotation was recorded before it.
     pub(crate) fn signer(&self) -> Result<selvedge_log::Signer> {
         let signer = KeyFolder::load(&self.signing()).map_err(|error| self.without_key(error))?;
-        let (trust, fingerprint) = (self.trust()?, signer.fingerprint());
+        let trust = self.trust()?;
+        let fingerprint = signer.fingerprint();
         if trust.status(&fingerprint) == Some(Status::Revoked) {
-            let message = format!("your signing key {} was revoked: nothing it signs is believed", fingerprint.short());
+            let message =
+                format!("your signing key {} is revoked: none of its signatures is accepted", fingerprint.short());
             let failure = Failure::new(Exit::NotAllowed, "key_revoked", message);
             let again = format!("`selvedge keys trust --again {}`", fingerprint.short());
-            return Err(
-                failure.hint(format!("take a new one with `selvedge keys rotate`; if it was a mistake, {again}"))
-            );
+            return Err(failure
+                .hint(format!("`selvedge keys rotate` creates a new one; if it was revoked by mistake: {again}")));
         }
         let chain = KeyChain::load(&self.keys().chain(), &trust)?;
         let predecessors = chain.predecessors(&fingerprint);
@@ -244,7 +244,7 @@ impl User {
         Ok(signer.succeeding(predecessors).opening(former).wary(chain.has_gap_behind(&fingerprint)))
     }
 
-    /// The failure of having no key; if there was one once, it says what that means.
+    /// The failure without a signing key; if there was one once, the hint says what that means.
     pub(crate) fn without_key(&self, error: KeyError) -> Failure {
         let is_absent = matches!(error, KeyError::Absent { .. });
         let failure = Failure::from(error);
@@ -254,13 +254,13 @@ impl User {
             return failure;
         }
         failure.hint(format!(
-            "if you had one that is lost (you trust {}), what it signed stays readable and verifiable, but nothing can be \
-             added to it: put it back from a copy, or make a new one with `selvedge init`, for new threads",
+            "if you had one that is lost (you trust {}), its threads stay readable and verifiable, but can't be \
+             continued: restore it from a copy, or create a new one for new threads with `selvedge init`",
             known.join(", ")
         ))
     }
 
-    /// The key that the user decided about whose fingerprint begins like this.
+    /// The known key whose fingerprint has this prefix.
     pub(crate) fn resolve_key(&self, prefix: &str) -> Result<Digest> {
         let trust = self.trust()?;
         let begins = |known: &&Digest| !prefix.is_empty() && known.to_string().starts_with(&prefix.to_lowercase());
@@ -268,27 +268,27 @@ impl User {
         match found.as_slice() {
             [one] => Ok(*one),
             [] => {
-                let failure = Failure::new(Exit::NotFound, "key_not_found", format!("you know no key `{prefix}`"));
-                Err(failure.hint("`selvedge keys list` shows the keys you know"))
+                let failure =
+                    Failure::new(Exit::NotFound, "key_not_found", format!("no known key begins with `{prefix}`"));
+                Err(failure.hint("`selvedge keys list` lists the known keys"))
             }
             many => {
                 let candidates: Vec<String> = many.iter().take(5).map(Digest::to_string).collect();
-                let message = format!("`{prefix}` names more than one key: {}", candidates.join(", "));
+                let message = format!("`{prefix}` matches more than one key: {}", candidates.join(", "));
                 let failure = Failure::new(Exit::NotFound, "ambiguous", message).detail("candidates", candidates);
                 Err(failure.hint("type more of the fingerprint"))
             }
         }
     }
 
-    /// The keys whose signatures count, and the statements with which they took over from each other, for what is exported. A chain that is
-    /// refused stops whoever signs, by name; it keeps nobody from reading.
+    /// The trusted keys, with their rotations for exports. An invalid chain of keys is an error for a signer, and does not prevent reading.
     pub(crate) fn trust(&self) -> Result<Trust> {
         let trust = Trust::load(&self.trusted())?;
         let chain = KeyChain::load(&self.keys().chain(), &trust).unwrap_or_default();
         Ok(trust.with_vouchers(chain.vouchers()))
     }
 
-    /// Refuses keys that came with the project.
+    /// Refuses keys inside the project.
     pub(crate) fn check_apart_from(&self, project: &Path) -> Result<()> {
         let real = fs::canonicalize(&self.folder).unwrap_or_else(|_| self.folder.clone());
         let inside = project.join(".ai");
@@ -296,8 +296,8 @@ impl User {
             return Ok(());
         }
         let message =
-            format!("the folder of your keys, `{}`, lies inside the project's own `.ai`", self.folder.display());
+            format!("the folder of your keys, `{}`, is inside the project's own `.ai`", self.folder.display());
         let failure = Failure::new(Exit::NotAllowed, "keys_in_project", message);
-        Err(failure.hint("a project can't vouch for itself: set SELVEDGE_HOME to a folder elsewhere"))
+        Err(failure.hint("a project can't vouch for itself: set SELVEDGE_HOME to a folder outside of it"))
     }
 }

@@ -1,7 +1,7 @@
-//! Which document a file is: its kind and its id, by where it lies; and how it is read and put back.
+//! Documents: the kind and id of a file, from its path; reading and replacing it.
 //!
 //! The kind follows from the folder below the project's `.ai`, the id is the path within the project, with `/`. So a file
-//! that is moved, or taken for something else, no longer verifies unless whoever asks says what it was.
+//! that is moved, or used as another kind, no longer verifies unless the user names what it was signed as.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,32 +17,32 @@ use crate::error::{Exit, Failure, Result};
 /// The largest file that is signed or verified.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// The kinds that people sign themselves; the others are written by the store and with the keys.
+/// The kinds that people sign; the others are signed by the store.
 const BY_PEOPLE: [&str; 7] = ["directive", "knowledge", "tool", "agent", "graph", "config", "document"];
 
 /// Reads the name of a kind from the command line.
 pub(crate) fn parse_kind(text: &str) -> std::result::Result<DocumentKind, String> {
     DocumentKind::known(text).ok_or_else(|| {
         let names = DocumentKind::KNOWN.map(DocumentKind::as_str);
-        format!("it is none of {}", names.join(", "))
+        format!("not one of {}", names.join(", "))
     })
 }
 
-/// A file and what it stands for.
+/// A file with its kind and id.
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) path: PathBuf,
     pub(crate) bytes: Vec<u8>,
-    /// How it is signed, if it can be.
+    /// Its format, if it can hold a signature.
     pub(crate) form: Option<Form>,
     pub(crate) kind: DocumentKind,
     pub(crate) id: String,
-    /// Whether the store writes it, and nobody else should.
+    /// Whether it belongs to the store, which alone writes it.
     pub(crate) is_of_store: bool,
 }
 
 impl Document {
-    /// Reads a file, never through a symbolic link; its kind and id follow from its place, unless they are given.
+    /// Reads a file, never through a symbolic link; its kind and id follow from its path, unless they are given.
     pub(crate) fn read(path: &Path, kind: Option<DocumentKind>, id: Option<&str>) -> Result<Self> {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| Failure::usage(format!("`{}` has no name in UTF-8", path.display())))?;
@@ -63,11 +63,11 @@ impl Document {
         !self.is_of_store && BY_PEOPLE.contains(&self.kind.as_str())
     }
 
-    /// The form, or why there is none.
+    /// The format, or the failure if it has none.
     pub(crate) fn form(&self) -> Result<Form> {
         self.form.ok_or_else(|| {
-            let message = format!("`{}` is of no form that can hold a signature", self.path.display());
-            let hint = "known are JSON, Markdown, HTML, YAML, TOML, Python, shell, JavaScript, TypeScript, Rust, Go, and scripts that begin with `#!`";
+            let message = format!("`{}` has no format that can hold a signature", self.path.display());
+            let hint = "supported are JSON, Markdown, HTML, YAML, TOML, Python, shell, JavaScript, TypeScript, Rust, Go, and scripts that begin with `#!`";
             Failure { code: "document_form", ..Failure::usage(message) }.hint(hint)
         })
     }
@@ -84,7 +84,7 @@ impl Document {
 fn read_all(path: &Path) -> Result<Vec<u8>> {
     refuse_link(path)?;
     let failed = |error: io::Error| Failure::io("read", path, &error);
-    // Without waiting: opening a pipe would otherwise last until somebody writes to it.
+    // Non-blocking: opening a pipe would wait for a writer.
     let no_link = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(no_link).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
@@ -98,7 +98,7 @@ fn read_all(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a place says about the file in it.
+/// The kind and id that follow from a path.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     kind: DocumentKind,
@@ -123,7 +123,7 @@ impl Place {
         }
     }
 
-    /// What a file is that lies in these folders of a project.
+    /// The kind and id of a file in these folders of a project.
     fn inside(folders: &[&str], name: &str) -> Self {
         let id = folders.iter().chain([&name]).copied().collect::<Vec<_>>().join("/");
         let of_thread = |kind: &str, folder: &str| (known(kind), folder.replace('~', "/"));
@@ -158,25 +158,24 @@ fn words(path: &Path) -> Option<Vec<&str>> {
         .collect()
 }
 
-/// Refuses a symbolic link: what it points to may be somebody else's, and lies in another place than its name says.
+/// Refuses a symbolic link: its target may belong to another user, and is not where its name says.
 pub(crate) fn refuse_link(path: &Path) -> Result<()> {
-    let found = fs::symlink_metadata(path).map_err(|error| Failure::io("look at", path, &error))?;
+    let found = fs::symlink_metadata(path).map_err(|error| Failure::io("read", path, &error))?;
     if !found.is_symlink() {
         return Ok(());
     }
     let message = format!("`{}` is a symbolic link", path.display());
-    Err(Failure::new(Exit::NotAllowed, "symbolic_link", message).hint("name the file it points to"))
+    Err(Failure::new(Exit::NotAllowed, "symbolic_link", message).hint("name its target instead"))
 }
 
-/// Puts other content in the place of a file: at every moment it is whole, the old one or the new one, and it is on the
-/// disk when this returns.
+/// Replaces the content of a file atomically; the new content is durable when this returns.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let failed = |error: io::Error| Failure::io("write", path, &error);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     let written = write_beside(path, &temporary, bytes);
     if written.is_err() {
-        // What is left means nothing; the error that counts is the first one.
+        // The first error is the one to report.
         let _ = fs::remove_file(&temporary);
     }
     written.map_err(failed)
@@ -198,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kind_and_id_follow_from_the_place() {
+    fn kind_and_id_follow_from_the_path() {
         for (folders, name, kind, id) in [
             (&[".ai", "directives", "a"][..], "b.md", "directive", ".ai/directives/a/b.md"),
             (&[".ai", "knowledge"], "b.md", "knowledge", ".ai/knowledge/b.md"),

@@ -1,4 +1,4 @@
-//! How a command fails: exit codes, and what is said.
+//! Failures of commands: exit codes and messages.
 //!
 //! The exit code follows from the kind of an error and never from its text. In JSON mode an error is one object on
 //! stderr: `{"error":{"code","message","hint","retryable",…}}`.
@@ -30,21 +30,21 @@ pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 pub(crate) enum Exit {
     /// Something failed.
     Failed = 1,
-    /// The request can't be honoured as it was typed.
+    /// The command line is invalid.
     Usage = 2,
-    /// What was named is not there, or is more than one thing.
+    /// What was named does not exist, or is ambiguous.
     NotFound = 3,
     /// A lease, a status, a mode or a permission forbids it.
     NotAllowed = 4,
-    /// Somebody else was first.
+    /// Another writer was first.
     Conflict = 5,
-    /// Something signed or stored is not what it should be.
+    /// Signed or stored data is not what it should be.
     Integrity = 6,
-    /// Somebody must decide.
+    /// A person must decide.
     Decision = 7,
-    /// A limit or a budget would be crossed.
+    /// A limit or a budget would be exceeded.
     Limit = 8,
-    /// It was stopped.
+    /// It was interrupted.
     Interrupted = 130,
 }
 
@@ -72,7 +72,7 @@ impl From<Kind> for Exit {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
-    /// A stable word.
+    /// The stable code.
     pub(crate) code: &'static str,
     /// What happened and why.
     pub(crate) message: String,
@@ -80,28 +80,28 @@ pub(crate) struct Failure {
     pub(crate) hint: Option<String>,
     /// Whether the same request may succeed later.
     pub(crate) retryable: bool,
-    /// Numbers and names that a program would otherwise have to find in the message.
+    /// Values for programs, which need not parse the message.
     pub(crate) details: Map<String, Value>,
 }
 
 impl Failure {
-    /// A failure of which nothing but this is known.
+    /// A failure without hint or details.
     pub(crate) fn new(exit: Exit, code: &'static str, message: impl Into<String>) -> Self {
         Self { exit, code, message: message.into(), hint: None, retryable: false, details: Map::new() }
     }
 
-    /// A request that can't be honoured as it was typed.
+    /// An invalid command line.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, "usage", message)
     }
 
-    /// The failure that a classified error is.
+    /// The failure for a classified error.
     pub(crate) fn of(error: &impl Classify) -> Self {
         let mut message = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
             let text = cause.to_string();
-            // Some messages quote their cause already.
+            // Some messages already quote their cause.
             if !message.contains(&text) {
                 message = format!("{message}: {text}");
             }
@@ -143,24 +143,24 @@ impl Failure {
 
     /// The failure as a value, for a list in which something failed.
     pub(crate) fn to_value(&self) -> Value {
-        serde_json::from_str::<Value>(&self.to_json()).map(|mut said| said["error"].take()).unwrap_or_default()
+        serde_json::from_str::<Value>(&self.to_json()).map(|mut record| record["error"].take()).unwrap_or_default()
     }
 
     /// The failure as programs read it, on one line.
     pub(crate) fn to_json(&self) -> String {
         let Self { code, message, hint, retryable, details, .. } = self;
-        let error = Said { code, message, hint: hint.as_deref(), retryable: *retryable, details };
+        let error = ErrorRecord { code, message, hint: hint.as_deref(), retryable: *retryable, details };
         serde_json::to_string(&Reported { error }).unwrap_or_default()
     }
 }
 
 #[derive(Serialize)]
 struct Reported<'a> {
-    error: Said<'a>,
+    error: ErrorRecord<'a>,
 }
 
 #[derive(Serialize)]
-struct Said<'a> {
+struct ErrorRecord<'a> {
     code: &'a str,
     message: &'a str,
     hint: Option<&'a str>,
@@ -268,7 +268,7 @@ impl From<selvedge_store::Error> for Failure {
                 let failure = failure.detail("thread_id", thread.as_str());
                 failure.detail("theirs", theirs.to_string()).detail("ours", ours.to_string())
             }
-            Error::Unbelieved { key, .. } => failure.detail("key", key.to_string()),
+            Error::UntrustedKey { key, .. } => failure.detail("key", key.to_string()),
             Error::Log { thread, finding } => {
                 let failure = failure.detail("thread_id", thread.as_str());
                 match finding {

@@ -1,6 +1,6 @@
 //! The examples at the end of every command's help.
 //!
-//! All of them play in the same project: the agent `scribe`; the directives `report`, `payday` and `count`; a thread of each, and the
+//! All of them use the same project: the agent `scribe`; the directives `report`, `payday` and `count`; a thread of each, and the
 //! thread `minutes`. The tests build that project and run every example in a copy of it (`tests/it/examples.rs`).
 
 use clap::Command;
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::args;
 
-    /// The words of every command that can be typed.
+    /// The names of all commands.
     fn all(command: &Command, words: &str) -> Vec<String> {
         let mut found = Vec::new();
         for one in command.get_subcommands() {

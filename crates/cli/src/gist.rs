@@ -1,4 +1,4 @@
-//! What happened, on one line.
+//! One-line summaries of events.
 
 use selvedge_model::account::Record;
 use selvedge_model::event::{Ask, Checkpoint, Decision, Fields, Handoff, ManifestChanged, Suspended, ThreadCreated};
@@ -10,23 +10,28 @@ use serde_json::Value;
 use crate::output::line_width;
 use crate::text::{count, one_line};
 
-/// The name of an event's type, as it stands in the log.
+/// The name of an event's type, as in the log.
 pub(crate) fn event_type(event: &Event) -> String {
     let tagged = serde_json::to_value(event).ok();
     let name = tagged.as_ref().and_then(|value| value.get("event_type")).and_then(Value::as_str);
     name.unwrap_or("event").to_owned()
 }
 
-/// What an event says, on one line and without what can be read elsewhere.
+/// The summary of an event, on one line.
 pub(crate) fn gist(event: &Event) -> String {
+    gist_at_bound(event, "cost unknown")
+}
+
+/// The same; `why` is why a call was charged at its bound, if the event says that it was.
+pub(crate) fn gist_at_bound(event: &Event, why: &str) -> String {
     let text = match event {
         Event::ThreadCreated(created) => birth(created),
         Event::RunStarted(run) => format!("run {} of {}, from {}", run.run_id, run.meta.agent_id, run.meta.origin),
         Event::RunFinished(run) => run_end(run),
-        Event::Message(message) => said(message),
+        Event::Message(message) => message_text(message),
         Event::Patch(patch) => ops(patch),
         Event::Snapshot(snapshot) => format!("state replaced: {}", snapshot.state),
-        Event::ToolIntent(intent) => format!("about to run {} for call {}", intent.tool, intent.call_id),
+        Event::ToolIntent(intent) => format!("dispatching {} for call {}", intent.tool, intent.call_id),
         Event::ToolOutcome(outcome) => match &outcome.error {
             Some(error) => format!("call {} failed: {error}", outcome.call_id),
             None => format!("call {} answered", outcome.call_id),
@@ -38,20 +43,20 @@ pub(crate) fn gist(event: &Event) -> String {
         Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => goes_on(handoff),
         Event::BlobErased(erased) => format!("blob {} erased: {}", erased.blob.short(), erased.reason),
         Event::Recovery(recovery) => format!("{}: {}", recovery.found, count(recovery.bytes, "byte")),
-        Event::KeyRotated(rotated) => format!("key {} takes over from {}", rotated.to.short(), rotated.from.short()),
+        Event::KeyRotated(rotated) => format!("key {} replaces {}", rotated.to.short(), rotated.from.short()),
         Event::Checkpoint(checkpoint) => signed(checkpoint),
-        other => other.posting().map_or_else(|| fields(other), |(_, record)| posting(record)),
+        other => other.posting().map_or_else(|| fields(other), |(_, record)| posting(record, why)),
     };
     one_line(&text, line_width())
 }
 
 fn decided(decision: &Decision) -> String {
     let with = decision.result.as_ref().map(|result| format!(", with {result}")).unwrap_or_default();
-    format!("{} said {} to call {}{with}", decision.who, decision.action, decision.call_id)
+    format!("{} decided {} for call {}{with}", decision.who, decision.action, decision.call_id)
 }
 
-fn posting(record: &Record) -> String {
-    let unknown = if record.unknown { " (usage not reported, charged at its bound)" } else { "" };
+fn posting(record: &Record, why: &str) -> String {
+    let unknown = if record.unknown { format!(" ({why}, charged at its bound)") } else { String::new() };
     let amount = record.amount.map(|amount| format!("${amount}{unknown}, ")).unwrap_or_default();
     let left = record.remaining.map_or_else(|| "without limit".to_owned(), |left| format!("${left} left"));
     let child = record.child.as_ref().map(|child| format!(" for {child}")).unwrap_or_default();
@@ -63,10 +68,10 @@ fn birth(created: &ThreadCreated) -> String {
     let thread = &created.thread;
     let mut text = format!("thread of {}", thread.agent_id);
     for (word, value) in [
-        ("told", thread.directive.as_ref().map(ToString::to_string)),
-        ("for task", thread.task_id.as_ref().map(ToString::to_string)),
+        ("directive", thread.directive.as_ref().map(ToString::to_string)),
+        ("task", thread.task_id.as_ref().map(ToString::to_string)),
         ("started by", thread.parent_id.as_ref().map(ToString::to_string)),
-        ("called", thread.title.clone()),
+        ("title", thread.title.clone()),
     ] {
         if let Some(value) = value {
             text = format!("{text}, {word} {value}");
@@ -83,12 +88,12 @@ fn run_end(run: &RunRecorded) -> String {
     }
 }
 
-fn said(message: &Message) -> String {
+fn message_text(message: &Message) -> String {
     let role = serde_json::to_value(message.role).ok();
     let role = role.as_ref().and_then(Value::as_str).unwrap_or("message").to_owned();
     let blocks = message.content.iter().map(|block| match block {
         Block::Text { text, .. } => text.clone(),
-        Block::Thinking { text, .. } => format!("(thinks) {text}"),
+        Block::Thinking { text, .. } => format!("(thinking) {text}"),
         Block::ToolCall { name, arguments, .. } => format!("(calls {name} {arguments})"),
         Block::ToolResult { content: Value::String(text), .. } => format!("(result) {text}"),
         Block::ToolResult { content, .. } => format!("(result) {content}"),
@@ -105,25 +110,25 @@ fn ops(patch: &Patch) -> String {
 
 fn waits(suspended: &Suspended) -> String {
     let reason = serde_json::to_value(suspended.reason).ok();
-    let reason = reason.as_ref().and_then(Value::as_str).unwrap_or("waits").to_owned();
-    // A code that repeats the reason says nothing.
+    let reason = reason.as_ref().and_then(Value::as_str).unwrap_or("unknown").to_owned();
+    // A code that equals the reason is redundant.
     let code = suspended.code.as_ref().filter(|code| **code != reason).map(|code| format!(" ({code})"));
     let values = suspended.current.as_ref().zip(suspended.maximum.as_ref());
     let values = values.map(|(current, maximum)| format!(", {current} of {maximum}"));
     let calls = suspended.calls.iter().map(|call| format!(", {call}"));
     let more: String = code.into_iter().chain(values).chain(calls).collect();
-    one_line(&format!("waits: {reason}{more}"), line_width())
+    one_line(&format!("{reason}{more}"), line_width())
 }
 
 fn asked(ask: &Ask) -> String {
     let why = ask.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    one_line(&format!("asks about {} ({}){why}", ask.call_id, ask.tool), line_width())
+    one_line(&format!("approval of {} ({}) requested{why}", ask.call_id, ask.tool), line_width())
 }
 
 fn changed(change: &ManifestChanged) -> String {
     let mut parts = Vec::new();
-    parts.extend(change.title.as_ref().map(|title| format!("now called {title}")));
-    parts.extend(change.status.map(|status| format!("now {status}")));
+    parts.extend(change.title.as_ref().map(|title| format!("title {title}")));
+    parts.extend(change.status.map(|status| format!("status {status}")));
     parts.extend(change.session_id.as_ref().map(|session| format!("session {session}")));
     parts.extend(change.outputs.as_ref().map(|outputs| format!("outputs {outputs}")));
     parts.extend(change.limits.as_ref().map(|_| "new limits".to_owned()));
@@ -131,7 +136,7 @@ fn changed(change: &ManifestChanged) -> String {
 }
 
 fn goes_on(handoff: &Handoff) -> String {
-    format!("goes on as {}", handoff.new_thread_id)
+    format!("continued as {}", handoff.new_thread_id)
 }
 
 fn signed(checkpoint: &Checkpoint) -> String {
@@ -150,7 +155,7 @@ fn signed(checkpoint: &Checkpoint) -> String {
     text
 }
 
-/// The payload itself, for events that have no words of their own.
+/// The fields of the payload, for events without a summary of their own.
 fn fields(event: &Event) -> String {
     let Ok(Value::Object(mut tagged)) = serde_json::to_value(event) else { return String::new() };
     let Some(Value::Object(payload)) = tagged.remove("payload") else { return String::new() };

@@ -1,4 +1,4 @@
-//! What helps, where that depends on how threads stand: the command that is named is one that works now.
+//! Hints that depend on the current state of threads: they name a command that works now.
 
 use selvedge::Outcome;
 use selvedge_engine::Error;
@@ -14,59 +14,60 @@ use crate::error::{Exit, Failure, Result};
 use crate::running;
 use crate::text::shell_word;
 
-/// What to type about a call: a word like `approve`, with what follows it. A model chose the id of the call, and no shell may take it
-/// for anything else.
+/// The command line that acts on a call: a command like `approve`, with its flags. The id of the call was chosen by a model, so it is
+/// quoted for the shell.
 pub(crate) fn about(word: &str, call: &CallId, thread: &ThreadId, flags: &str) -> String {
     let id = shell_word(call.as_str());
-    match call.as_str().starts_with('-') {
-        false => format!("selvedge {word} {id} --thread {thread}{flags}"),
-        true => format!("selvedge {word} --thread {thread}{flags} -- {id}"),
+    if call.as_str().starts_with('-') {
+        format!("selvedge {word} --thread {thread}{flags} -- {id}")
+    } else {
+        format!("selvedge {word} {id} --thread {thread}{flags}")
     }
 }
 
-/// The failure of something that an engine refused.
+/// The failure for a request that the engine refused.
 pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
     let failure = Failure::of(error);
     match error {
-        // Whoever interrupts the waiting is not told that it was not allowed.
+        // An interrupted wait is not "not allowed".
         Error::NotHeardYet { .. } => Failure { exit: Exit::Interrupted, ..failure },
         Error::Store(StoreError::Posting(PostingError::Insufficient { account, .. })) => failure.hint(format!(
-            "ask for less, or give the account it comes from more first: `{}`; `selvedge budget {account}` shows what it holds",
+            "use a lower limit, or raise the parent's account first: `{}`; `selvedge budget {account}` shows what is left",
             raise(store, account, "spend=…")
         )),
-        // Somebody else was faster, perhaps by going on with it in another one; what was to be said can be left with that.
+        // Another process was first, perhaps with a successor of the thread; a message can be queued for it.
         Error::Store(StoreError::LeaseHeld { thread, .. }) => {
             let end = end(store, thread).map_or_else(|| thread.clone(), |end| end.thread_id);
             failure.detail("thread_id", end.as_str()).hint(format!(
-                "somebody goes on with `{end}` right now: `selvedge send {end} \"…\"` says something to it, `selvedge wait {end}` waits for \
-                 its end, `selvedge cancel {end}` asks for one"
+                "another process is running `{end}`: `selvedge send {end} \"…\"` queues a message, `selvedge wait {end}` waits for its end, \
+                 `selvedge cancel {end}` stops it"
             ))
         }
-        // Another kind of decision is wanted.
+        // The call waits for another kind of decision.
         Error::NoOpenCall { thread, call } => match wanted(store, thread, call) {
             Some(hint) => failure.hint(hint),
             None => failure,
         },
         Error::ValueUnused { thread, call } => failure.hint(format!(
-            "`{}` allows it as it is, `--edit FILE` with other arguments",
+            "`{}` approves it as it is, `--edit FILE` with other arguments",
             about("approve", call, thread, "")
         )),
         Error::AboveParent { limit, parent, needs, .. } => {
             let first = raise(store, parent, &format!("{limit}={needs}"));
-            failure.hint(format!("raise that of its parent first: `{first}`"))
+            failure.hint(format!("raise the limit of its parent first: `{first}`"))
         }
         Error::AlreadyDecided { thread, .. } => failure.hint(match status(store, thread) {
-            Some(Status::Suspended) => format!("what was said counts; `selvedge resume {thread}` goes on with it"),
+            Some(Status::Suspended) => format!("the first decision counts; `selvedge resume {thread}` continues with it"),
             Some(Status::Running) => format!(
-                "that decision counts, and the process running the thread will apply it; `selvedge log {thread} --follow` shows what comes of it"
+                "the first decision counts, and the process running the thread will apply it; `selvedge log {thread} --follow` shows the result"
             ),
-            _ => format!("what was said counts; `selvedge log {thread}` shows what came of it"),
+            _ => format!("the first decision counts; `selvedge log {thread}` shows the result"),
         }),
         _ => failure,
     }
 }
 
-/// What to say of a call that waits for somebody, if it does.
+/// How to decide about a call that waits for a person, if it does.
 fn wanted(store: &dyn Store, thread: &ThreadId, call: &CallId) -> Option<String> {
     let manifest = store.get(thread).ok()?.manifest;
     if !matches!(manifest.status, Status::Suspended | Status::Running) {
@@ -74,28 +75,29 @@ fn wanted(store: &dyn Store, thread: &ThreadId, call: &CallId) -> Option<String>
     }
     let of = |word: &str, flags: &str| about(word, call, thread, flags);
     if manifest.asks.iter().any(|ask| ask.call_id == *call) {
-        let (approve, deny) = (of("approve", ""), of("deny", ""));
-        return Some(format!("it was not made: `{approve}` allows it, `{deny}` does not"));
+        let approve = of("approve", "");
+        let deny = of("deny", "");
+        return Some(format!("it is pending approval: `{approve}` or `{deny}`"));
     }
     let is_open = manifest.suspended.is_some_and(|why| why.calls.contains(call));
     is_open.then(|| settle(call, thread))
 }
 
-/// The ways to settle a call whose outcome is unknown.
+/// The ways to resolve a call whose outcome is unknown.
 pub(crate) const VERDICTS: [&str; 3] = [" --done", " --not-done", " --unknown"];
 
-/// How a call is settled whose outcome is unknown.
+/// The hint on how to resolve a call whose outcome is unknown.
 pub(crate) fn settle(call: &CallId, thread: &ThreadId) -> String {
     let [done, not_done, unknown] = VERDICTS.map(|verdict| about("settle", call, thread, verdict));
     format!(
-        "find out whether it took effect, then settle it: it did (`{done}`), it did not and is made again (`{not_done}`), or that can't be \
-         found out (`{unknown}`); a result may follow `--done`, and the inbox shows what is known of the call"
+        "find out whether it took effect, then resolve it: it did (`{done}`), it did not and is dispatched again (`{not_done}`), or that \
+         can't be found out (`{unknown}`); a result may follow `--done`; `selvedge inbox` shows what is known of the call"
     )
 }
 
-/// The same failure; of one for a key that is not trusted, where no key is trusted at all, with the likelier cause: the keys lie elsewhere.
+/// The failure with the likely cause, if it is about an untrusted key and no key is trusted at all: the keys are in another folder.
 pub(crate) fn without_trust(failure: Failure) -> Failure {
-    // What is left out of a copy, where no key is trusted, is left out for that.
+    // Without any trusted key, everything is left out of a copy.
     let codes = ["untrusted_key", "document_untrusted_key", "item_not_trusted", "left_out"];
     if !codes.contains(&failure.code) {
         return failure;
@@ -106,31 +108,31 @@ pub(crate) fn without_trust(failure: Failure) -> Failure {
     }
 }
 
-/// Why nobody's signature counts, and what to do, if no key is trusted.
+/// The hint if no key is trusted.
 pub(crate) fn no_trust() -> Option<String> {
     let user = User::find().ok()?;
     let is_empty = Trust::load(&user.trusted()).ok()?.iter().next().is_none();
     is_empty.then(|| {
         format!(
-            "no key is trusted, because `{}` holds none; if your keys lie elsewhere, set SELVEDGE_HOME to the folder that has `keys` in it, \
-             else `selvedge keys trust FILE --owner NAME` trusts a key whose owner you know",
+            "no key is trusted, because `{}` is empty; if your keys are in another folder, set SELVEDGE_HOME to the one that contains `keys`; \
+             `selvedge keys trust FILE --owner NAME` trusts a key whose owner you know",
             user.trusted().display()
         )
     })
 }
 
-/// How a command ends whose run ended so.
+/// The result of a command whose run had this outcome.
 pub(crate) fn ended(store: &dyn Store, outcome: &Outcome) -> Result<()> {
     let money = outcome.suspended.as_ref().and_then(|why| money(store, &outcome.thread_id, why));
     running::ended(outcome).map_err(|failure| match money {
-        Some([first, then]) => failure.hint(format!(
-            "the account that its money comes from has nothing left: `{first}` first, and then `{then}`"
-        )),
+        Some([first, then]) => {
+            failure.hint(format!("its parent's account is exhausted: first `{first}`, then `{then}`"))
+        }
         None => failure,
     })
 }
 
-/// What to type, in order, so that a thread goes on which waits for money that an account above its own does not have either.
+/// The commands, in order, that resume a thread without money whose parent's account is exhausted too.
 pub(crate) fn money(store: &dyn Store, thread: &ThreadId, why: &Suspended) -> Option<[String; 2]> {
     if why.reason != SuspendReason::Budget {
         return None;
@@ -140,19 +142,18 @@ pub(crate) fn money(store: &dyn Store, thread: &ThreadId, why: &Suspended) -> Op
     Some([raise(store, &short, "spend=…"), raise(store, thread, "spend=…")])
 }
 
-/// What to do about a thread that nobody goes on with. One that went on in others which lead nowhere can't be resumed.
+/// The hint for a stalled thread. One whose chain is damaged can't be resumed.
 pub(crate) fn stalled(store: &dyn Store, thread: &ThreadId) -> String {
     match store.get(thread).map(|found| found.manifest.status) {
         Ok(Status::Continued) | Err(StoreError::NoThread(_)) => {
             let broken = Error::ChainDamaged { thread: thread.clone(), why: String::new() };
             broken.hint().unwrap_or_default()
         }
-        _ => format!("`selvedge resume {thread}` goes on; `selvedge chain {thread}` shows where its chain ends"),
+        _ => format!("`selvedge resume {thread}` continues it; `selvedge chain {thread}` shows where its chain ends"),
     }
 }
 
-/// What to type so that a thread, or whatever goes on in its place, may use more. One that has ended goes on only if it is told something,
-/// and so does one that has not begun.
+/// The command that raises a limit of a thread or of its successor. A thread that has ended, or has not begun, needs a message too.
 fn raise(store: &dyn Store, thread: &ThreadId, more: &str) -> String {
     let message = match status(store, thread) {
         Some(status) if status.is_terminal() || status == Status::Created => "\"…\" ",
@@ -161,7 +162,7 @@ fn raise(store: &dyn Store, thread: &ThreadId, more: &str) -> String {
     format!("selvedge resume {thread} {message}--raise {more}")
 }
 
-/// How the end of a thread's chain stands.
+/// The status of the end of a thread's chain.
 fn status(store: &dyn Store, thread: &ThreadId) -> Option<Status> {
     end(store, thread).map(|end| end.status)
 }

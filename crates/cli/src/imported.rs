@@ -1,4 +1,4 @@
-//! Saying of a thread that it was imported: what is signed then is what was imported when, and no more.
+//! Imported threads: their signatures prove what was imported and when, and no more.
 
 use selvedge_legacy::nova::{Origin, origin};
 use selvedge_model::ThreadId;
@@ -6,14 +6,14 @@ use selvedge_store::Logs;
 
 use crate::text::{clean, local_minute};
 
-/// Where a thread came from, if it was imported and its first lines can be read. Whoever reads more of it says what is
-/// wrong with it.
+/// The origin of an imported thread, if its first lines can be read; a damaged log is reported by its other readers.
 pub(crate) fn find(store: &dyn Logs, thread: &ThreadId) -> Option<Origin> {
     origin(store, thread).ok().flatten()
 }
 
-/// The sentence that is shown wherever an imported thread is.
+/// The sentence on the origin of an imported thread.
 pub(crate) fn sentence(origin: &Origin) -> String {
-    let (source, at) = (clean(&origin.source), local_minute(origin.at));
-    format!("imported from {source} on {at}: not witnessed; the signature proves only what was imported when")
+    let source = clean(&origin.source);
+    let at = local_minute(origin.at);
+    format!("imported from {source} on {at}: not witnessed; the signature proves only what was imported and when")
 }

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 
 use crate::error::{Failure, Result};
 
-/// Opens a plain file for reading. Anything else is refused: opening a pipe would wait until another process writes to it.
+/// Opens a regular file for reading. Anything else is refused: opening a pipe would wait for a writer.
 pub(crate) fn open(path: &Path) -> Result<File> {
     let failed = |error: io::Error| Failure::io("read", path, &error);
     let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -17,8 +17,13 @@ pub(crate) fn open(path: &Path) -> Result<File> {
     if file.metadata().map_err(failed)?.is_file() {
         return Ok(file);
     }
-    let failure = Failure::usage(format!("`{}` is no plain file", path.display()));
-    Err(failure.hint("write what a pipe or a device holds to a file first"))
+    Err(not_regular(path))
+}
+
+/// The refusal of a pipe, a device or a folder where a file is needed.
+pub(crate) fn not_regular(path: &Path) -> Failure {
+    let failure = Failure::usage(format!("`{}` is not a regular file", path.display()));
+    failure.hint("write the content of a pipe or a device to a file first")
 }
 
 /// Reads a small text file whole.

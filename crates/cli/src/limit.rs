@@ -1,8 +1,8 @@
-//! Ceilings as they are typed: `turns=5`, `spend=0.50`.
+//! Limits on the command line: `turns=5`, `spend=0.50`.
 
 use selvedge_model::limits::{Limits, whole};
 
-/// Reads one ceiling, such as `turns=5`.
+/// Parses one limit, such as `turns=5`.
 pub(crate) fn parse(text: &str) -> Result<Limits, String> {
     let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE, such as `turns=5`")?;
     let number = || whole(value).map(Some);
@@ -19,12 +19,12 @@ pub(crate) fn parse(text: &str) -> Result<Limits, String> {
         }
     }
     match limits.first_zero() {
-        Some(_) => Err(format!("with {name}=0 nothing could run; the least is 1")),
+        Some(_) => Err(format!("with {name}=0 nothing could run; the minimum is 1")),
         None => Ok(limits),
     }
 }
 
-/// Several of them as one; the later one counts.
+/// Merges limits; a later one overrides an earlier one.
 pub(crate) fn all(limits: &[Limits]) -> Limits {
     limits.iter().fold(Limits::default(), |before, limits| limits.over(&before))
 }

@@ -2,11 +2,11 @@
 //!
 //! In reading order:
 //!
-//! - `args`: what can be typed. `context`: which project, whose keys, which store. `document`: what a signed file is.
-//! - `commands`: one file each. `commit`: committing with bounded patience.
-//! - `codes`: a page for every error code. `examples`: what every command's help ends with.
-//! - `running`: what the commands share that run threads.
-//! - `output`: the one door to the terminal; `text`, `gist`, `imported`, `items`: how things are put into words. `error`: exit codes.
+//! - `args`: the command line. `context`: project, keys and store. `document`: signed files.
+//! - `commands`: one file each. `commit`: committing with a deadline.
+//! - `codes`: a page for every error code. `examples`: the examples in every command's help.
+//! - `running`: shared by the commands that run threads. `waiting`: what threads wait for.
+//! - `output`: all output to the terminal; `text`, `gist`, `imported`, `items`: formatting for people. `error`: exit codes.
 
 mod args;
 mod codes;
@@ -53,10 +53,10 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
 
-/// Whether Ctrl-C ends the process at once; a command that runs a thread hears it first.
+/// Whether Ctrl-C ends the process at once; a command that runs a thread handles it itself.
 static INTERRUPTS_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
-/// How many rotations a command outlives.
+/// How often a command is run again after a key rotation.
 const ROTATIONS: usize = 10;
 
 fn main() -> ExitCode {
@@ -82,15 +82,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// An interrupted command ends at once, as a kill would end it: what it acknowledged stays, and nothing else. Only the
-/// exit code tells a calling program that it was asked to.
+/// An interrupted command ends at once, as if killed: only what it acknowledged stays. The exit code tells the calling program
+/// that it was interrupted.
 fn end_with_130_when_interrupted() {
     let at_once = INTERRUPTS_END.clone();
-    // Where it can't be had, the default ends the process as well.
+    // If the handler can't be installed, the default ends the process as well.
     _ = signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, at_once);
 }
 
-/// Runs a command, and once more each time the key was rotated under its hands: nothing of what was refused is there.
+/// Runs a command, and again each time the key was rotated while it ran: a refused command leaves nothing behind.
 fn run_past_rotations(mut command: Option<Command>, context: &Context<'_>) -> Result<()> {
     for _ in 0..ROTATIONS {
         let failure = match run_command(command, context) {
@@ -102,7 +102,7 @@ fn run_past_rotations(mut command: Option<Command>, context: &Context<'_>) -> Re
     run_command(command, context)
 }
 
-/// Runs a command; without one, says where we are.
+/// Runs a command; without one, shows the status of the project.
 fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
     match command {
         None => status::run(context),

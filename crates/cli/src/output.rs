@@ -1,8 +1,8 @@
-//! The one door to the terminal.
+//! All output to the terminal.
 //!
 //! - Data goes to stdout, everything else to stderr.
-//! - For people: text, with colours where the terminal has them. For programs: one JSON object per line, on both.
-//! - Whoever reads stdout may leave at any time: what is written afterwards goes nowhere, and no command fails for it.
+//! - For people: text, with colours if the terminal has them. For programs: one JSON object per line, on both.
+//! - The reader of stdout may close it at any time: later output is discarded, and no command fails because of it.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -24,13 +24,13 @@ use crate::text;
 
 /// For headings and names.
 pub(crate) const BOLD: Style = Style::new().bold();
-/// For what matters less.
+/// For secondary text.
 pub(crate) const DIM: Style = Style::new().dimmed();
-/// For what is as it should be.
+/// For success.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// For what is not.
+/// For failure.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// For what wants attention.
+/// For warnings.
 pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
 
 /// Text in a style.
@@ -38,7 +38,7 @@ pub(crate) fn paint(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Where a command writes, and for whom.
+/// The output of a command.
 #[derive(Debug)]
 pub(crate) struct Output {
     json: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Output as the flags ask for it.
+    /// The output for these options.
     pub(crate) fn new(global: &Global) -> Self {
         if global.no_color {
             anstream::ColorChoice::Never.write_global();
@@ -56,12 +56,12 @@ impl Output {
         Self { json: global.json, quiet: global.quiet, closed: Cell::new(false), has_written: Cell::new(false) }
     }
 
-    /// Whether a program reads this.
+    /// Whether the output is JSON.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Whether notices on stderr are for a person.
+    /// Whether notices on stderr are text and not suppressed.
     pub(crate) fn speaks_to_people(&self) -> bool {
         !self.json && !self.quiet
     }
@@ -72,12 +72,12 @@ impl Output {
         self.write(|| writeln!(anstream::stdout().lock(), "{}", text::guarded(&text)))
     }
 
-    /// Writes one JSON object to stdout, on one line.
+    /// Writes one JSON object to stdout, on one line. Characters that could drive a terminal are escaped, which means the same.
     pub(crate) fn record(&self, value: &impl Serialize) -> Result<()> {
         self.write(|| {
-            let mut line = serde_json::to_vec(value)?;
-            line.push(b'\n');
-            io::stdout().lock().write_all(&line)
+            let mut line = text::clean_json(&serde_json::to_string(value)?);
+            line.push('\n');
+            io::stdout().lock().write_all(line.as_bytes())
         })
     }
 
@@ -108,7 +108,7 @@ impl Output {
         Ok(())
     }
 
-    /// Whether whoever read stdout has left.
+    /// Whether the reader of stdout has closed it.
     pub(crate) fn is_closed(&self) -> bool {
         let stdout = io::stdout();
         let mut fds = [PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty())];
@@ -119,7 +119,7 @@ impl Output {
         self.closed.get()
     }
 
-    /// Says something beside the data, to stderr.
+    /// Writes a notice to stderr, as text or JSON.
     pub(crate) fn say(&self, message: impl Display) {
         match (self.quiet, self.json) {
             (true, _) => {}
@@ -128,14 +128,14 @@ impl Output {
         }
     }
 
-    /// Says something to people only, to stderr: how to go on, what is waited for.
+    /// Writes a notice for people only to stderr: next steps, progress.
     pub(crate) fn tell(&self, message: impl Display) {
         if !self.json {
             self.say(message);
         }
     }
 
-    /// Says why the command failed, to stderr. What was typed by mistake may be a secret, and is not said again.
+    /// Writes the failure of the command to stderr. A mistyped argument may be a secret, and is not repeated.
     pub(crate) fn error(&self, failure: &Failure) {
         if self.json {
             return self.stderr(unsecret(&failure.to_json().to_string()));
@@ -147,12 +147,12 @@ impl Output {
         self.stderr(paint(DIM, format_args!("more: selvedge help {}", failure.code)));
     }
 
-    // Nobody is left to be told when stderr fails.
+    // There is nowhere to report a failing stderr to.
     fn stderr(&self, message: impl Display) {
         let _ = writeln!(anstream::stderr().lock(), "{message}");
     }
 
-    /// Asks on the terminal and gives the answer's line; nothing without a terminal.
+    /// Asks on the terminal and returns the answer; `None` without a terminal.
     pub(crate) fn ask(&self, question: &str) -> Option<String> {
         if self.json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return None;
@@ -163,7 +163,7 @@ impl Output {
         Some(answer.trim().to_owned())
     }
 
-    /// A bar for long work: on stderr, and only if that is a terminal somebody looks at.
+    /// A progress bar for long work: on stderr, and only if that is a terminal.
     pub(crate) fn progress(&self, steps: u64, what: &'static str) -> ProgressBar {
         if self.json || self.quiet || steps < 2 || !io::stderr().is_terminal() {
             return ProgressBar::hidden();
@@ -178,7 +178,7 @@ impl Output {
     }
 }
 
-/// How many characters a line of the terminal has; absent if stdout is not a terminal.
+/// The width of the terminal in characters; `None` if stdout is not a terminal.
 pub(crate) fn terminal_width() -> Option<usize> {
     let stdout = io::stdout();
     if !stdout.is_terminal() {
@@ -188,25 +188,24 @@ pub(crate) fn terminal_width() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|width| *width > 0)
 }
 
-/// How many characters a text may take that is shown on one line: the width of the terminal, or 100 in a pipe or file.
+/// The maximum length of a text on one line: the width of the terminal, or 100 in a pipe or file.
 pub(crate) fn line_width() -> usize {
     terminal_width().unwrap_or(100)
 }
 
-/// Rows under a header, without lines; columns named in `right` are aligned to the right. On a terminal the last column is cut to the
-/// space that is left.
+/// A table without lines; the columns in `right` are right-aligned. On a terminal the last column is cut to the remaining space.
 pub(crate) fn table(header: &[&str], right: &[usize], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     table_within(terminal_width(), header, right, &[], rows.into_iter().collect())
 }
 
-/// The same, where the columns named in `spare` are left out, in this order, as long as the others don't fit.
+/// The same, where the columns in `spare` are left out, in this order, until the others fit.
 pub(crate) fn table_fitted(header: &[&str], right: &[usize], spare: &[usize], rows: Vec<Vec<String>>) -> String {
     table_within(terminal_width(), header, right, spare, rows)
 }
 
 /// The spaces between two columns.
 const GAP: usize = 2;
-/// The least that the last column is cut to.
+/// The minimum width of the last column.
 const LAST_MIN: usize = 16;
 
 fn table_within(
@@ -223,7 +222,7 @@ fn table_within(
             cells.chain([header[column].len()]).max().unwrap_or(0)
         };
         let last = header.len().saturating_sub(1);
-        // What all columns but the last take.
+        // The width of all columns but the last.
         let taken = |columns: &[usize]| -> usize {
             columns.iter().filter(|column| **column != last).map(|column| natural(*column) + GAP).sum()
         };
@@ -235,7 +234,7 @@ fn table_within(
         }
         let room = width.saturating_sub(taken(&columns)).max(LAST_MIN);
         for cell in rows.iter_mut().filter_map(|row| row.get_mut(last)).filter(|cell| cell.chars().count() > room) {
-            // Colours would be cut in the middle of their codes.
+            // Cutting could split a colour sequence.
             if !cell.contains('\u{1b}') {
                 *cell = cell.chars().take(room - 1).chain(['…']).collect();
             }

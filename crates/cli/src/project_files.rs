@@ -1,14 +1,14 @@
-//! The files of a project that a backup takes along: agents, directives, tools, knowledge and configuration.
+//! The files of a project that a backup can include: agents, directives, tools, knowledge and configuration.
 //!
 //! ```text
-//! BACKUP/project/project.json    what is there, each file with its hash; signed, and bound to the backup by its id
+//! BACKUP/project/project.json    the list of files with their hashes; signed, and bound to the backup by its id
 //! BACKUP/project/files/…         the files, by their path below `.ai`
 //! ```
 //!
-//! - Plain files only: a link or anything else on the way refuses all of it, before anything is copied.
+//! - Regular files only: if there is a link or anything else, everything is refused before anything is copied.
 //! - The folder is built as `project.partial` and gets its name when everything is synced.
-//! - What comes back is checked first: the signature, the backup it belongs to, every name and every hash. Nothing is overwritten; a file
-//!   that is there already, exactly so, is left, so that a restore that was cut short can be run again.
+//! - Everything is checked before it is restored: the signature, the backup's id, every name and every hash. Nothing is overwritten; an
+//!   identical file is left, so that an interrupted restore can be run again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::error::{Exit, Failure, Result};
 
-/// The folders below `.ai` that are taken along.
+/// The folders below `.ai` that are included.
 pub(crate) const FOLDERS: [&str; 5] = ["agents", "directives", "tools", "knowledge", "config"];
 const KIND: DocumentKind = DocumentKind::new("backup");
 const ITEM: &str = "project";
@@ -38,7 +38,7 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 const LIST_BYTES_MAX: u64 = 1 << 30;
 const DEPTH_MAX: usize = 16;
 
-/// What a backup holds of a project, as its signed list says.
+/// The signed list of a project's files in a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listed {
@@ -59,7 +59,7 @@ pub(crate) struct Entry {
     executable: bool,
 }
 
-/// How much it is.
+/// Number and size of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Held {
     pub(crate) files: u64,
@@ -72,7 +72,7 @@ impl Listed {
     }
 }
 
-/// The files of a project that would be taken along, by their path below `.ai`. Refused if one of them is no plain file.
+/// The files of a project to include, by their path below `.ai`. Refused if one of them is not a regular file.
 pub(crate) fn find(project: &Path) -> Result<Vec<String>> {
     let ai = project.join(".ai");
     let mut found = Vec::new();
@@ -97,24 +97,25 @@ fn look(ai: &Path, place: &str, depth: usize, found: &mut Vec<String>) -> Result
         return Err(no_plain_file(&path, kind.is_symlink()));
     }
     if depth >= DEPTH_MAX {
-        return Err(Failure::usage(format!("`{}` lies too deep to be taken along", path.display())));
+        return Err(Failure::usage(format!("`{}` is nested too deeply to be included", path.display())));
     }
     for entry in fs::read_dir(&path).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name().into_string();
-        let name = name.map_err(|_| Failure::usage(format!("`{}` holds a name that is not UTF-8", path.display())))?;
+        let name =
+            name.map_err(|_| Failure::usage(format!("`{}` contains a name that is not UTF-8", path.display())))?;
         look(ai, &format!("{place}/{name}"), depth + 1, found)?;
     }
     Ok(())
 }
 
 fn too_many(ai: &Path) -> Failure {
-    Failure::usage(format!("`{}` holds more than 10,000 files of the project", ai.display()))
+    Failure::usage(format!("`{}` contains more than 10,000 files", ai.display()))
 }
 
 fn no_plain_file(path: &Path, is_link: bool) -> Failure {
     let what = if is_link { "is a symbolic link" } else { "is neither a file nor a folder" };
-    let message = format!("`{}` {what}, and is not taken along", path.display());
-    Failure::new(Exit::NotAllowed, "symbolic_link", message).hint("put the file itself there, or move it away")
+    let message = format!("`{}` {what}, and can't be included", path.display());
+    Failure::new(Exit::NotAllowed, "symbolic_link", message).hint("replace it by the file itself, or move it away")
 }
 
 /// Copies files of a project into a backup, with a signed list. Everything is synced when this returns.
@@ -147,18 +148,18 @@ pub(crate) fn copy(
     Ok(listed)
 }
 
-/// Whether a backup holds files of a project.
+/// Whether a backup includes files of a project.
 pub(crate) fn is_in(backup: &Path) -> bool {
     backup.join(FOLDER).join(LIST).symlink_metadata().is_ok()
 }
 
-/// Reads and checks what a backup holds of a project: the signature, the names and every hash. Writes nothing.
+/// Reads and checks the project's files in a backup: the signature, the names and every hash. Writes nothing.
 pub(crate) fn check(backup: &Path, trust: &Trust) -> Result<(Listed, Vec<Vec<u8>>)> {
     let path = backup.join(FOLDER).join(LIST);
     if !is_in(backup) {
-        let message = format!("`{}` holds no files of a project", backup.display());
+        let message = format!("`{}` includes no files of a project", backup.display());
         return Err(Failure::new(Exit::NotFound, "file_not_found", message)
-            .hint("only what `selvedge backup --project` wrote does; leave `--project` out to restore the threads"));
+            .hint("only backups of `selvedge backup --project` do; leave out `--project` to restore the threads"));
     }
     let listed = serde_json::from_value::<Listed>(signed(&path, ITEM, trust)?);
     let listed = listed.map_err(|error| changed(&path, &error.to_string()))?;
@@ -172,14 +173,14 @@ pub(crate) fn check(backup: &Path, trust: &Trust) -> Result<(Listed, Vec<Vec<u8>
         let copy = backup.join(FOLDER).join(FILES).join(&file.path);
         let (bytes, _) = read(&copy)?;
         if sha256(&bytes) != file.sha256 || bytes.len() as u64 != file.bytes {
-            return Err(changed(&copy, "it is not the file that was signed for"));
+            return Err(changed(&copy, "it is not the file on the signed list"));
         }
         contents.push(bytes);
     }
     Ok((listed, contents))
 }
 
-/// What a signed file of a backup says.
+/// The content of a signed file of a backup.
 fn signed(path: &Path, item: &str, trust: &Trust) -> Result<Value> {
     let (bytes, _) = read_most(path, LIST_BYTES_MAX)?;
     let verified = document::verify_json(KIND, item, &bytes, trust).map_err(|error| {
@@ -191,20 +192,21 @@ fn signed(path: &Path, item: &str, trust: &Trust) -> Result<Value> {
 
 fn changed(path: &Path, why: &str) -> Failure {
     Failure::new(Exit::Integrity, "integrity", format!("`{}`: {why}", path.display()))
-        .hint("take another backup; without `--project` the threads are restored alone")
+        .hint("use another backup; without `--project` only the threads are restored")
 }
 
-/// A signed list names only what this program writes; whoever holds the key could write another one.
+/// Checks a path of a signed list: the owner of the key could have signed another list than this program writes.
 fn check_name(path: &str) -> Result<(), &'static str> {
     let is_plain = Path::new(path).components().all(|step| matches!(step, Component::Normal(_)));
     let is_known = path.split_once('/').is_some_and(|(folder, rest)| FOLDERS.contains(&folder) && !rest.is_empty());
-    match is_plain && is_known && !path.contains("//") {
-        true => Ok(()),
-        false => Err("it names a file outside of the folders that are taken along"),
+    if is_plain && is_known && !path.contains("//") {
+        Ok(())
+    } else {
+        Err("it names a file outside of the included folders")
     }
 }
 
-/// Refuses to put files where others stand; one that is there already, exactly so, is none in the way.
+/// Refuses to overwrite files; an identical file is accepted.
 pub(crate) fn check_free(project: &Path, listed: &Listed, contents: &[Vec<u8>]) -> Result<()> {
     for (file, bytes) in listed.files.iter().zip(contents) {
         let target = project.join(".ai").join(&file.path);
@@ -218,7 +220,7 @@ pub(crate) fn check_free(project: &Path, listed: &Listed, contents: &[Vec<u8>]) 
             Err(_) => {}
             Ok(found) if found.is_file() && read(&target).is_ok_and(|(there, _)| there == *bytes) => {}
             Ok(_) => {
-                let message = format!("`{}` is there already, with another content", target.display());
+                let message = format!("`{}` already exists, with other content", target.display());
                 return Err(Failure::new(Exit::Conflict, "file_exists", message)
                     .hint("nothing was restored; move it away, or restore into another folder with `-C DIR`"));
             }
@@ -227,7 +229,7 @@ pub(crate) fn check_free(project: &Path, listed: &Listed, contents: &[Vec<u8>]) 
     Ok(())
 }
 
-/// Puts the files of a project in their places. Everything is synced when this returns.
+/// Writes the files of a project. Everything is synced when this returns.
 pub(crate) fn put(project: &Path, listed: &Listed, contents: &[Vec<u8>]) -> Result<()> {
     let ai = project.join(".ai");
     if ai.symlink_metadata().is_err() {
@@ -241,14 +243,14 @@ pub(crate) fn put(project: &Path, listed: &Listed, contents: &[Vec<u8>]) -> Resu
     Ok(())
 }
 
-/// Reads a plain file, never through a link, and whether it may be executed.
+/// Reads a regular file, never through a link, and whether it is executable.
 fn read(path: &Path) -> Result<(Vec<u8>, bool)> {
     read_most(path, FILE_BYTES_MAX)
 }
 
 fn read_most(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, bool)> {
     let failed = |error: io::Error| Failure::io("read", path, &error);
-    // Without waiting: opening a pipe would otherwise last until another process writes to it.
+    // Non-blocking: opening a pipe would wait for a writer.
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
@@ -257,13 +259,14 @@ fn read_most(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, bool)> {
     }
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(failed)?;
-    match bytes.len() as u64 > bytes_max {
-        true => Err(Failure::usage(format!("`{}` is longer than {} MiB", path.display(), bytes_max >> 20))),
-        false => Ok((bytes, found.permissions().mode() & 0o100 != 0)),
+    if bytes.len() as u64 > bytes_max {
+        Err(Failure::usage(format!("`{}` is longer than {} MiB", path.display(), bytes_max >> 20)))
+    } else {
+        Ok((bytes, found.permissions().mode() & 0o100 != 0))
     }
 }
 
-/// Writes a new file below a folder, with the folders on the way; synced on return.
+/// Writes a new file below a folder, with its parent folders; synced on return.
 fn write_below(folder: &Path, place: &str, bytes: &[u8], executable: bool) -> Result<()> {
     let path = folder.join(place);
     let failed = |error: io::Error| Failure::io("write", &path, &error);
@@ -281,7 +284,7 @@ fn write_below(folder: &Path, place: &str, bytes: &[u8], executable: bool) -> Re
 }
 
 fn make_folder(path: &Path) -> Result<()> {
-    DirBuilder::new().mode(0o700).create(path).map_err(|error| Failure::io("make", path, &error))?;
+    DirBuilder::new().mode(0o700).create(path).map_err(|error| Failure::io("create", path, &error))?;
     path.parent().map_or(Ok(()), sync_folder)
 }
 

@@ -1,4 +1,4 @@
-//! What the commands share that run threads: the engine on the project's store, what Ctrl-C means, and how a run ends.
+//! Shared by the commands that run threads: the engine on the project's store, Ctrl-C, and the end of a run.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
 use selvedge::tools::{Detached, ProcessGroups};
-use selvedge::workshop::{Models, Program, Whose, Workshop, capabilities, prompt_changed_since};
+use selvedge::workshop::{Models, Program, RuleSource, Workshop, capabilities, prompt_changed_since};
 use selvedge::{Assignment, Engine, EngineOptions, Input, Outcome, Redactor};
 use selvedge_engine::Tell;
 use selvedge_engine::engine::Prepare;
@@ -50,12 +50,12 @@ pub(crate) struct Running {
     pub(crate) workshop: Arc<Workshop>,
     pub(crate) orchestrator: Orchestrator,
     redactor: Redactor,
-    /// What is said before the next run begins.
+    /// Notices to show before the next run begins.
     notes: RefCell<Vec<String>>,
 }
 
 impl Running {
-    /// Opens the project to run threads in it. Threads that a dead process left running are settled first, and that is said.
+    /// Opens the project to run threads in it. Threads that a dead process left running are suspended first, with a notice.
     pub(crate) fn open(context: &Context<'_>) -> Result<Self> {
         Self::open_recording(context, None)
     }
@@ -67,7 +67,7 @@ impl Running {
             workshop.models = workshop.models.recording(context.folder.join(folder));
         }
         let workshop = Arc::new(workshop);
-        workshop.rules_for_nothing(Whose::Project)?.iter().for_each(|told| context.output.say(clean(told)));
+        workshop.unmatched_rules(RuleSource::Project)?.iter().for_each(|notice| context.output.say(clean(notice)));
         let trust = User::find()?.trust()?;
         let store = context.open(Access::ReadWrite)?;
         let redactor = redactor(&workshop);
@@ -86,7 +86,7 @@ impl Running {
         Ok(Self { store, engine, workshop, orchestrator, redactor, notes: RefCell::default() })
     }
 
-    /// A process that will run a thread, behind a gate.
+    /// Starts a process that will run a thread; it waits at a gate until the thread is committed.
     pub(crate) fn launch(&self, thread: &ThreadId) -> Result<Box<dyn Started>, String> {
         Children::launch(&self.orchestrator, thread)
     }
@@ -96,17 +96,17 @@ impl Running {
         Ok(self.store.resolve(prefix)?)
     }
 
-    /// What the next run of a thread, or of the end of its chain, is done with; if it is the first, what it may call is written down. What was
-    /// written down and edited since is refused.
+    /// The assignment of the next run of a thread, or of the end of its chain. Before its first run, its capabilities are written to
+    /// `capabilities.md`; if that file was edited since, the run is refused.
     pub(crate) fn assignment(&self, thread: &ThreadId) -> Result<Assignment> {
         let end = self.engine.end_of_chain(thread).map_err(|error| Failure::of(&error))?;
-        // By its verified log: what the database says a thread may do does not count.
+        // From its verified log: the capabilities in the database are not trusted.
         let manifest = self.engine.manifest(&end).map_err(|error| Failure::of(&error))?;
         let work = self.orchestrator.assignment(&manifest)?;
         let runs = self.store.runs(&manifest.thread_id)?;
         let missing = runs.last().and_then(|_| self.store.missing_manifest(&manifest.thread_id));
         let changed = runs.last().and_then(|run| changed_since(&self.workshop.config, run));
-        // What is gone changes the prompt, and says why.
+        // A missing item changes the prompt, and has a notice of its own.
         let prompt = prompt_changed_since(&runs, &work).filter(|_| work.notices.is_empty());
         let about_work = work.notices.iter().cloned().chain(prompt).map(|note| clean(&note));
         let mut notes = self.notes.borrow_mut();
@@ -120,19 +120,19 @@ impl Running {
         Ok(work)
     }
 
-    /// Writes down, signed and once, what a thread may call. A thread that ran before had that written down, so somebody took it away.
+    /// Writes the signed `capabilities.md` of a thread, once. If the thread ran before, the file was deleted since, and a notice says so.
     fn write_capabilities(&self, thread: &ThreadId, work: &Assignment) -> selvedge_store::Result<()> {
         let manifest = self.store.get(thread)?.manifest;
         let page = || capabilities::page(&manifest, work, &self.redactor);
         let has_run = |runs: &[Run]| runs.iter().any(|run| run.meta.origin != RECOVERY);
         if self.store.write_capabilities(thread, &page)? && has_run(&self.store.runs(thread)?) {
-            let what = "was not there any more, and is written anew by what its log says";
+            let what = "was missing, and was written again from its log";
             self.notes.borrow_mut().push(format!("`capabilities.md` of `{thread}` {what}"));
         }
         Ok(())
     }
 
-    /// Runs something, shows it as it happens, and ends as the run ended.
+    /// Runs the closure, shows its events, and returns the result of the run.
     pub(crate) fn show(
         self,
         context: &Context<'_>,
@@ -145,32 +145,31 @@ impl Running {
         let mut screen = Screen::new(context, &*self.store);
         let ended = run(&self, &work, &cancel, &mut |event| screen.show(&event));
         screen.finish();
-        self.store.take_amiss().iter().for_each(|amiss| context.output.say(clean(amiss)));
+        self.store.take_problems().iter().for_each(|amiss| context.output.say(clean(amiss)));
         let ended = ended.map_err(|error| hints::refused(&*self.store, &error));
         let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&*self.store, ended));
-        // Its tools have the engine, and so the store.
+        // Its tools hold the engine, which holds the store.
         drop(work);
         self.close(context);
         tell_end(context, &ended?)?;
         outcome
     }
 
-    /// Closes the store, so that the transcripts alone hold everything.
+    /// Closes the store, so that the transcripts are complete.
     pub(crate) fn close(self, context: &Context<'_>) {
         drop((self.engine, self.orchestrator));
         context.close(self.store);
     }
 }
 
-/// What is said of a thread that a dead process left and that was settled.
+/// The notice for a thread that a dead process left running.
 fn left_running(thread: &ThreadId) -> String {
     format!(
-        "thread `{thread}` was left running by a process that is gone; it waits now, and `selvedge resume {thread}` goes on"
+        "the process that ran `{thread}` died; the thread is suspended now, and `selvedge resume {thread}` continues it"
     )
 }
 
-/// An engine that runs nothing: it works whatever the configuration says. What it settles gets its snapshot, by the built-in rules if the
-/// project's can't be read.
+/// An engine that starts no runs: it works even if the configuration is invalid. Snapshots follow the built-in rules then.
 pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<dyn Backend>, Engine)> {
     let store = context.open(Access::ReadWrite)?;
     let config = folders(context).ok().and_then(|folders| Config::load(&folders).ok());
@@ -181,7 +180,7 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<dyn Backend>, E
     Ok((store, engine))
 }
 
-/// What every engine of this program is made of, without anything that is configured.
+/// The options of every engine of this program, without configured ones.
 pub(crate) fn options(store: &Arc<dyn Backend>, trust: Trust) -> EngineOptions {
     EngineOptions {
         store: store.clone() as Arc<dyn Store>,
@@ -196,16 +195,17 @@ pub(crate) fn options(store: &Arc<dyn Backend>, trust: Trust) -> EngineOptions {
     }
 }
 
-/// Writes down, signed and once, what a thread may call, before its first run.
+/// Writes the signed `capabilities.md` of a thread before its first run.
 fn capabilities_written(store: &Arc<dyn Backend>, redactor: &Redactor) -> Prepare {
-    let (store, redactor) = (store.clone(), redactor.clone());
+    let store = store.clone();
+    let redactor = redactor.clone();
     Arc::new(move |manifest, work| {
         let page = || capabilities::page(manifest, work, &redactor);
         store.write_capabilities(&manifest.thread_id, &page).map(|_| ())
     })
 }
 
-/// Who starts threads for agents: each that is not waited for in a process of this very program.
+/// The orchestrator, which starts threads for agents: detached ones in a new process of this program.
 fn orchestrator(
     context: &Context<'_>,
     engine: &Engine,
@@ -215,7 +215,7 @@ fn orchestrator(
     let launcher = launcher(context, workshop)?;
     let known = Arc::downgrade(store);
     let vouch = Arc::new(move |parent: &Manifest| match known.upgrade() {
-        Some(store) => store.vouch(parent).map_err(|error| match error.hint() {
+        Some(store) => store.check_manifest(parent).map_err(|error| match error.hint() {
             Some(hint) => format!("{error}; {hint}"),
             None => error.to_string(),
         }),
@@ -224,10 +224,11 @@ fn orchestrator(
     Ok(Orchestrator::new(engine.clone(), workshop.clone(), launcher, vouch))
 }
 
-/// Starts a process of this very program that runs a thread, behind a gate.
+/// Starts a process of this program that runs a thread, behind a gate.
 pub(crate) fn launcher(context: &Context<'_>, workshop: &Arc<Workshop>) -> Result<Launcher> {
     let program = std::env::current_exe().map_err(|error| Failure::io("find", Path::new("selvedge"), &error))?;
-    let (project, workshop) = (context.project()?, workshop.clone());
+    let project = context.project()?;
+    let workshop = workshop.clone();
     Ok(Arc::new(move |thread: &ThreadId| {
         let arguments = ["-C", &project.to_string_lossy(), "--quiet", "resume", thread.as_str()].map(str::to_owned);
         let environment = workshop.environment.clone();
@@ -238,12 +239,12 @@ pub(crate) fn launcher(context: &Context<'_>, workshop: &Arc<Workshop>) -> Resul
     }))
 }
 
-/// Where a project's directives, agents and tools are found, and how everything is set.
+/// The workshop of the project: its directives, agents, tools and configuration.
 pub(crate) fn workshop(context: &Context<'_>) -> Result<Workshop> {
     workshop_of(configuration(context)?, context)
 }
 
-/// The same, under a configuration that was read already.
+/// The same, with a configuration that was already read.
 pub(crate) fn workshop_of(config: Config, context: &Context<'_>) -> Result<Workshop> {
     let project = context.project()?;
     let user = User::find()?;
@@ -267,13 +268,13 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What must never reach a log.
+/// Removes secrets, which must never reach a log.
 pub(crate) fn redactor(workshop: &Workshop) -> Redactor {
     let secrets = secrets(&workshop.environment).into_iter().chain(workshop.models.secrets());
     Redactor::new(secrets, patterns(&workshop.config))
 }
 
-/// A text without what is known to be a secret before any configuration was read.
+/// A text without secrets, by the environment and the built-in patterns: works before any configuration is read.
 pub(crate) fn unsecret(text: &str) -> String {
     static KNOWN: LazyLock<Redactor> = LazyLock::new(|| {
         let built_in = Config::load(&Folders { user: None, project: None });
@@ -282,12 +283,12 @@ pub(crate) fn unsecret(text: &str) -> String {
     KNOWN.text(text).unwrap_or_else(|| text.to_owned())
 }
 
-/// Values of variables whose names say that they are secrets.
+/// Values of environment variables whose names suggest a secret.
 fn secrets(environment: &BTreeMap<String, String>) -> Vec<String> {
     let is_secret = |name: &str| SECRET_WORDS.iter().any(|word| name.to_uppercase().contains(word));
     let found =
         environment.iter().filter(|(name, value)| is_secret(name) && value.len() >= 8 && !Path::new(value).exists());
-    // What stands before the `@` of an address is often a password: postgres://user:password@host.
+    // An address often has a password before its `@`: postgres://user:password@host.
     let passwords = environment.values().filter_map(|value| {
         let (_, rest) = value.split_once("://")?;
         let (_, password) = rest.split_once('@')?.0.split_once(':')?;
@@ -301,11 +302,10 @@ fn patterns(config: &Config) -> Vec<Pattern> {
     config.redaction.patterns.iter().map(pattern).collect()
 }
 
-/// The first Ctrl-C asks the run to stop, the second tears down what it is doing, the third ends the process. What the next one does is
-/// said on stderr if a person reads it.
-fn stop_when_interrupted(is_said: bool) -> Cancel {
+/// The first Ctrl-C cancels the run, the second kills running tools, the third exits. A notice on stderr says what the next one does.
+fn stop_when_interrupted(is_shown: bool) -> Cancel {
     let cancel = Cancel::new();
-    let heard = cancel.clone();
+    let signalled = cancel.clone();
     crate::INTERRUPTS_END.store(false, Ordering::SeqCst);
     let interrupts = Arc::new(AtomicUsize::new(0));
     if let Ok(mut signals) = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT]) {
@@ -313,16 +313,16 @@ fn stop_when_interrupted(is_said: bool) -> Cancel {
             for _ in signals.forever() {
                 let notice = match interrupts.fetch_add(1, Ordering::SeqCst) {
                     0 => {
-                        heard.say(Stop::Cancelled);
+                        signalled.say(Stop::Cancelled);
                         "stopping; press Ctrl-C again to kill running tools"
                     }
                     1 => {
-                        heard.say(Stop::Killed);
+                        signalled.say(Stop::Killed);
                         "killing running tools; press Ctrl-C again to exit at once"
                     }
                     _ => std::process::exit(130),
                 };
-                if is_said {
+                if is_shown {
                     _ = writeln!(anstream::stderr().lock(), "{notice}");
                 }
             }
@@ -331,36 +331,39 @@ fn stop_when_interrupted(is_said: bool) -> Cancel {
     cancel
 }
 
-/// Says how a run ended.
+/// Reports how a run ended.
 fn tell_end(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
     if context.output.is_json() {
         let mut record = serde_json::to_value(outcome).unwrap_or_default();
-        record["told"] = json!("ended");
+        record["type"] = json!("ended");
         return context.output.record(&record);
     }
     if let Some(outputs) = &outcome.outputs {
         context.output.text(format_args!("{} {}", paint(BOLD, "outputs"), clean_json(&outputs.to_string())))?;
     }
     if let Some(resumed) = &outcome.resumed {
-        context.output.tell(format!("{} had ended and went on in {}", resumed.old_thread_id, resumed.new_thread_id));
+        context
+            .output
+            .tell(format!("{} had ended and is continued as {}", resumed.old_thread_id, resumed.new_thread_id));
     }
     let used = used(&outcome.run_cost.clone().unwrap_or_default());
     context.output.tell(format!("{} is {}: {used}", outcome.thread_id, outcome.status));
     Ok(())
 }
 
-/// What a run used, in a line.
+/// The cost of a run, on one line.
 fn used(cost: &Cost) -> String {
     let tokens = cost.input_tokens.saturating_add(cost.output_tokens);
     let seconds = cost.duration_ms as f64 / 1000.0;
-    let unknown = match cost.spend_unknown.is_zero() {
-        true => String::new(),
-        false => format!(" (${} of it for calls without reported usage, charged at their bound)", cost.spend_unknown),
+    let unknown = if cost.spend_unknown.is_zero() {
+        String::new()
+    } else {
+        format!(" (${} of it for calls without reported usage, charged at their bound)", cost.spend_unknown)
     };
     format!("{}, {}, ${}{unknown}, {seconds:.1} s", count(cost.turns, "turn"), count(tokens, "token"), cost.spend)
 }
 
-/// How a command ends whose run ended so.
+/// The result of a command whose run had this outcome.
 pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
     let (thread, Some(status)) = (&outcome.thread_id, outcome.status.status()) else { return Ok(()) };
     let why = outcome.reason().map_or_else(|| status.to_string(), str::to_owned);
@@ -370,7 +373,7 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
             let failure =
                 Failure::new(Exit::Failed, "run_failed", format!("the run of `{thread}` ended as {status}: {why}"));
             Err(failure
-                .hint(format!("`selvedge log {thread}` shows what happened; `selvedge send {thread} \"…\"` goes on")))
+                .hint(format!("`selvedge log {thread}` shows what happened; `selvedge send {thread} \"…\"` continues")))
         }
         (Status::Cancelled, _) => {
             Err(Failure::new(Exit::Interrupted, "run_cancelled", format!("the run of `{thread}` was stopped")).hint(
@@ -385,26 +388,26 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
             let message = format!("`{thread}` has reached a limit: {why}{}", values.unwrap_or_default());
             let raise = suspended.and_then(crate::waiting::limit_of).unwrap_or("turns");
             Err(Failure::new(Exit::Limit, "limit_reached", message)
-                .hint(format!("`selvedge resume {thread} --raise {raise}=…` goes on with a higher one")))
+                .hint(format!("`selvedge resume {thread} --raise {raise}=…` raises it and continues")))
         }
         (Status::Suspended, _) => {
-            let failure = Failure::new(Exit::Failed, "run_suspended", format!("`{thread}` waits: {why}"));
+            let failure = Failure::new(Exit::Failed, "run_suspended", format!("`{thread}` is suspended: {why}"));
             Err(failure.hint(match outcome.code.as_deref().unwrap_or_default() {
                 "context_too_small" => format!(
-                    "what it must be told does not fit the model's window; shorten it, take a model with a larger one, or correct \
+                    "its prompt does not fit into the model's context window; shorten the directive, use a model with a larger window, or correct \
                      `models.known` or `coordination.continuation.context_tokens`, then `selvedge resume {thread}`"
                 ),
                 "chain_too_deep" => format!(
-                    "`coordination.continuation.chain_max` says how long a chain may be; with more, `selvedge resume {thread}` goes on"
+                    "`coordination.continuation.chain_max` is the maximum length of a chain; raise it, then `selvedge resume {thread}`"
                 ),
-                _ => format!("`selvedge resume {thread}` goes on"),
+                _ => format!("`selvedge resume {thread}` continues"),
             }))
         }
         _ => Ok(()),
     }
 }
 
-/// What a command fails with whose thread waits for somebody to decide about calls.
+/// The failure of a command whose thread waits for decisions about calls.
 pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, asks: &[Ask]) -> Failure {
     let now = SystemClock.now();
     let unknown = suspended.and_then(|why| why.calls.iter().find(|call| asks.iter().all(|ask| ask.call_id != **call)));
@@ -413,11 +416,11 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
         ([], None) if !over.is_empty() => {
             let message = format!("the approval request of `{thread}` has expired");
             Failure::new(Exit::Decision, "approval_expired", message)
-                .hint(format!("`selvedge resume {thread}` goes on without it"))
+                .hint(format!("`selvedge resume {thread}` continues without the call"))
         }
         ([], None) => {
-            let message = format!("everything that `{thread}` asked is answered, and nobody goes on with it");
-            Failure::new(Exit::Failed, "run_suspended", message).hint(format!("`selvedge resume {thread}` goes on"))
+            let message = format!("all calls of `{thread}` are decided, and no process is running it");
+            Failure::new(Exit::Failed, "run_suspended", message).hint(format!("`selvedge resume {thread}` continues"))
         }
         ([], Some(call)) => {
             let message = format!("the outcome of call `{call}` of `{thread}` is unknown");
@@ -428,19 +431,20 @@ pub(crate) fn needs_decision(thread: &ThreadId, suspended: Option<&Suspended>, a
                 asks.iter().map(|ask| format!("`{}` ({})", ask.call_id, clean(&ask.tool))).collect();
             let mut message = format!("`{thread}` waits for approval of {}", asked.join(", "));
             for ask in asks.iter().filter(|ask| ask.redefined) {
-                message += &format!("; tool `{}` changed since `{}` was asked about", clean(&ask.tool), ask.call_id);
+                message +=
+                    &format!("; tool `{}` changed after approval of `{}` was requested", clean(&ask.tool), ask.call_id);
             }
             let [approve, deny] = ["approve", "deny"].map(|word| match asks {
                 [one] => hints::about(word, &one.call_id, thread, ""),
                 _ => format!("selvedge {word} --all {thread}"),
             });
             Failure::new(Exit::Decision, "needs_decision", message)
-                .hint(format!("`{approve}` or `{deny}`; `selvedge inbox` shows all that waits"))
+                .hint(format!("`{approve}` or `{deny}`; `selvedge inbox` lists all pending decisions"))
         }
     }
 }
 
-/// A message from the command line, or from stdin when it is `-` or left out and stdin is no terminal.
+/// A message from the command line, or from stdin if it is `-`, or missing and stdin is not a terminal.
 pub(crate) fn message(context: &Context<'_>, typed: Option<&str>) -> Result<Option<Input>> {
     use std::io::IsTerminal;
     let text = match typed {
@@ -463,6 +467,6 @@ fn stdin_text(context: &Context<'_>) -> Result<String> {
     if bytes.len() as u64 > MESSAGE_BYTES_MAX {
         return Err(Failure::usage("a message can't be longer than 4 MiB"));
     }
-    let text = std::str::from_utf8(bytes).map_err(|_| Failure::usage("what stdin gave is not UTF-8"))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| Failure::usage("the input on stdin is not UTF-8"))?;
     Ok(text.trim_end_matches('\n').to_owned())
 }

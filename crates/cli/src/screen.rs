@@ -1,7 +1,7 @@
 //! Shows a run as it happens.
 //!
-//! Events come from a bounded queue. A reader of stdout that is too slow loses drafts, which is said; committed events are never lost:
-//! what the queue dropped is read from the log and shown before whatever follows it.
+//! Events come from a bounded queue. A slow reader of stdout loses drafts, with a notice. Committed events are never lost:
+//! those that the queue dropped are read from the log and shown before the next ones.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl<'a> Screen<'a> {
 
     /// Shows one event.
     pub(crate) fn show(&mut self, event: &RunEvent) {
-        // A reader that is gone does not end a run.
+        // A closed stdout does not end a run.
         _ = match event {
             RunEvent::Committed { thread, version, reason, first_line, events, .. } => {
                 self.catch_up(thread, Some(*first_line));
@@ -74,7 +74,7 @@ impl<'a> Screen<'a> {
         };
     }
 
-    /// Ends what was shown in part, and shows what was committed and not delivered.
+    /// Ends a partial draft, and shows what was committed and not delivered.
     pub(crate) fn finish(mut self) {
         self.end_draft();
         for thread in self.missed.keys().cloned().collect::<Vec<_>>() {
@@ -92,7 +92,9 @@ impl<'a> Screen<'a> {
     }
 
     fn show_lines(&mut self, thread: &ThreadId, from: u64, until: u64) -> selvedge::store::Result<()> {
-        let (mut next, mut first_line, mut events) = (from, from, Vec::new());
+        let mut next = from;
+        let mut first_line = from;
+        let mut events = Vec::new();
         while next < until {
             let lines = self.store.read(thread, next, LINES)?;
             if lines.is_empty() {
@@ -105,7 +107,7 @@ impl<'a> Screen<'a> {
                     continue;
                 };
                 let Checkpoint { version, reason, .. } = *checkpoint;
-                // A reader that is gone does not end a run.
+                // A closed stdout does not end a run.
                 _ = self.changeset(&Changeset {
                     thread,
                     version,
@@ -120,7 +122,7 @@ impl<'a> Screen<'a> {
         Ok(())
     }
 
-    /// Says that drafts were lost.
+    /// Reports that drafts were lost.
     fn gap(&mut self, drafts: u64, others: u64, has_unlisted: bool) -> Result<()> {
         self.has_gaps |= drafts > 0;
         let output = &self.context.output;
@@ -129,7 +131,7 @@ impl<'a> Screen<'a> {
         }
         match output.is_json() {
             true if drafts + others > 0 => {
-                output.record(&json!({"told": "missed", "drafts": drafts, "others": others}))
+                output.record(&json!({"type": "missed", "drafts": drafts, "others": others}))
             }
             _ => Ok(()),
         }
@@ -143,7 +145,7 @@ impl<'a> Screen<'a> {
         for (event, seq) in events.iter().zip(*first_line..) {
             let mut line = serde_json::to_value(event).unwrap_or_default();
             let more =
-                json!({"told": "committed", "thread_id": thread, "version": version, "reason": reason, "seq": seq});
+                json!({"type": "committed", "thread_id": thread, "version": version, "reason": reason, "seq": seq});
             if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
                 line.extend(more);
             }
@@ -158,15 +160,15 @@ impl<'a> Screen<'a> {
             RunEvent::Draft { draft, .. } => {
                 let mut line = serde_json::to_value(draft).unwrap_or_default();
                 if let Value::Object(line) = &mut line {
-                    line.insert("told".to_owned(), json!("draft"));
+                    line.insert("type".to_owned(), json!("draft"));
                 }
                 output.record(&line)
             }
             RunEvent::Calling { call, tool, arguments, .. } => {
-                output.record(&json!({"told": "calling", "call_id": call, "tool": tool, "arguments": **arguments}))
+                output.record(&json!({"type": "calling", "call_id": call, "tool": tool, "arguments": **arguments}))
             }
-            RunEvent::Retrying { why, .. } => output.record(&json!({"told": "retrying", "why": why})),
-            RunEvent::Notice { kind, why, .. } => output.record(&json!({"told": kind.as_str(), "why": why})),
+            RunEvent::Retrying { why, .. } => output.record(&json!({"type": "retrying", "why": why})),
+            RunEvent::Notice { kind, why, .. } => output.record(&json!({"type": kind.as_str(), "why": why})),
             _ => Ok(()),
         }
     }
@@ -180,9 +182,7 @@ impl<'a> Screen<'a> {
             }
             RunEvent::Draft { draft: Draft::Void, .. } if self.is_drafting => {
                 self.end_draft();
-                self.context
-                    .output
-                    .say("the answer broke off and is asked for again; what was drafted counts for nothing");
+                self.context.output.say("the answer was cut off; it is discarded and requested again");
                 Ok(())
             }
             RunEvent::Calling { tool, arguments, .. } => {
@@ -212,7 +212,7 @@ impl<'a> Screen<'a> {
         match event {
             Event::Message(message) if message.role == Role::Assistant => {
                 let text = message.plain_text();
-                // What was drafted is committed now, word for word, unless some of it was lost.
+                // The committed text is the drafted one, unless drafts were lost.
                 let is_shown = self.is_drafting && (!self.has_gaps || self.drafted == text);
                 if is_shown || text.is_empty() {
                     self.end_draft();
@@ -228,7 +228,7 @@ impl<'a> Screen<'a> {
                 self.line(format_args!("{} {}", paint(DIM, "⇢"), gist(event)))
             }
             Event::CapabilityDenied(_) | Event::Suspended(_) => {
-                self.line(format_args!("{} {}", paint(WARN, event_type(event)), gist(event)))
+                self.line(format_args!("{}: {}", paint(WARN, event_type(event)), gist(event)))
             }
             _ => Ok(()),
         }

@@ -1,9 +1,10 @@
-//! Putting things into words: times, numbers, foreign text.
+//! Formatting for people: times, numbers, untrusted text.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::Path;
 
+use selvedge_engine::ledger::audit::Cause;
 use selvedge_log::Trust;
 use selvedge_model::limits::Cost;
 use selvedge_model::shell::drives_the_screen;
@@ -11,16 +12,22 @@ pub(crate) use selvedge_model::shell::word as shell_word;
 use selvedge_model::{Digest, Timestamp};
 use serde::Serializer;
 
-/// What is said of an account of which logs are missing.
-pub(crate) const INCOMPLETE: &str =
-    "incomplete: logs of its family are not here, and what is not known counts as spent; import the rest of its family";
+/// Why an account is incomplete, and what can be done about it.
+pub(crate) fn incomplete(cause: Cause) -> &'static str {
+    match cause {
+        Cause::NotHere => "incomplete: logs of its family are not in this store; import the rest of its family",
+        Cause::Lost => {
+            "incomplete: postings were lost with versions of a log, and all that they may have spent counts as spent"
+        }
+    }
+}
 
-/// A moment in the time zone of whoever looks, to the second.
+/// A time in the local time zone, to the second.
 pub(crate) fn local(time: Timestamp) -> String {
     zoned(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// A moment in the time zone of whoever looks, to the minute.
+/// A time in the local time zone, to the minute.
 pub(crate) fn local_minute(time: Timestamp) -> String {
     zoned(time).strftime("%Y-%m-%d %H:%M").to_string()
 }
@@ -36,7 +43,7 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{} {noun}{ending}", grouped(number))
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -49,16 +56,17 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// What was spent. What a correction took off a call of an earlier thread of the chain is said beside it.
+/// What was spent, and what a correction subtracted from earlier threads of the chain.
 pub(crate) fn spent(cost: &Cost) -> String {
     let Cost { spend, corrected, .. } = cost;
-    match corrected.is_empty() {
-        true => format!("${spend}"),
-        false => format!("${spend}, less ${} of earlier threads", corrected.from.saturating_sub(corrected.to)),
+    if corrected.is_empty() {
+        format!("${spend}")
+    } else {
+        format!("${spend}, less ${} of earlier threads", corrected.from.saturating_sub(corrected.to))
     }
 }
 
-/// Text from elsewhere, made safe to show: nothing in it can move the cursor, change colours or reorder the line.
+/// Untrusted text, made safe to show: nothing in it can move the cursor, change colours or reorder the line.
 pub(crate) fn clean(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -72,7 +80,7 @@ pub(crate) fn clean(text: &str) -> String {
     safe
 }
 
-/// JSON made safe to show: what could drive the terminal is written as JSON writes it, so that the text means the same.
+/// JSON made safe to show: characters that control the terminal are written as JSON escapes, so that it stays the same JSON.
 pub(crate) fn clean_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
@@ -80,7 +88,7 @@ pub(crate) fn clean_json(json: &str) -> String {
             '\n' => safe.push('\n'),
             c if drives_the_screen(c) => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
-                    // Writing to a text can't fail.
+                    // Writing to a string can't fail.
                     _ = write!(safe, "\\u{unit:04x}");
                 }
             }
@@ -90,8 +98,8 @@ pub(crate) fn clean_json(json: &str) -> String {
     safe
 }
 
-/// What is about to be written to a terminal, with its colours: whatever else in it could drive the terminal is spelled out. Text from
-/// elsewhere is cleaned where it is put in; this catches what was forgotten.
+/// Text for the terminal, with its colours: every other control sequence is escaped. Untrusted text is cleaned where it is inserted;
+/// this is the second line of defence.
 pub(crate) fn guarded(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| c != '\n' && drives_the_screen(c)) {
         return Cow::Borrowed(text);
@@ -101,23 +109,24 @@ pub(crate) fn guarded(text: &str) -> Cow<'_, str> {
     while let Some(c) = rest.chars().next() {
         let colour = colour(rest);
         let (taken, left) = rest.split_at(if colour > 0 { colour } else { c.len_utf8() });
-        match colour > 0 {
-            true => safe.push_str(taken),
-            false => safe.push_str(&clean(taken)),
+        if colour > 0 {
+            safe.push_str(taken)
+        } else {
+            safe.push_str(&clean(taken))
         }
         rest = left;
     }
     Cow::Owned(safe)
 }
 
-/// How many bytes of a sequence that sets colours stand at the beginning.
+/// The length in bytes of the colour sequence at the beginning, or 0.
 fn colour(text: &str) -> usize {
     let Some(inside) = text.strip_prefix("\u{1b}[") else { return 0 };
     let digits = inside.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
     if inside[digits..].starts_with('m') { 2 + digits + 1 } else { 0 }
 }
 
-/// Text from elsewhere on one line of at most `width` characters.
+/// Untrusted text on one line of at most `width` characters.
 pub(crate) fn one_line(text: &str, width: usize) -> String {
     let text = clean(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     if text.chars().count() <= width {
@@ -127,7 +136,7 @@ pub(crate) fn one_line(text: &str, width: usize) -> String {
     format!("{cut}…")
 }
 
-/// A key as people are shown it: the beginning of its fingerprint, and whose it is if the user has said so.
+/// A key for people: its short fingerprint, and its owner if known.
 pub(crate) fn key(fingerprint: &Digest, trust: &Trust) -> String {
     match owner(fingerprint, trust) {
         Some(owner) => format!("{} ({owner})", fingerprint.short()),
@@ -135,12 +144,12 @@ pub(crate) fn key(fingerprint: &Digest, trust: &Trust) -> String {
     }
 }
 
-/// Whose key it is, in the user's own words.
+/// The owner of a key, as the user named them.
 pub(crate) fn owner<'a>(fingerprint: &Digest, trust: &'a Trust) -> Option<&'a str> {
     trust.iter().find(|(known, _)| *known == fingerprint).map(|(_, key)| key.owner.as_str())
 }
 
-/// A path as it stands in JSON. What is not UTF-8 in it can't be written there and is shown as `�`.
+/// A path in JSON. Bytes that are not UTF-8 are shown as `�`.
 pub(crate) fn in_json<S: Serializer>(path: impl AsRef<Path>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.as_ref().display())
 }
@@ -156,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_text_can_not_drive_the_terminal() {
+    fn untrusted_text_can_not_control_the_terminal() {
         assert_eq!(clean("a\u{1b}[2Jb\r\u{202e}c\nd"), "a\\u{1b}[2Jb\\r\\u{202e}c\nd");
         assert_eq!(clean_json("\"a\u{9b}2J\u{202e}\"\n"), "\"a\\u009b2J\\u202e\"\n");
         let painted = "\u{1b}[1mbold\u{1b}[0m \u{1b}[2J\u{202e}\u{9b}";

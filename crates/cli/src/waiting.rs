@@ -1,4 +1,4 @@
-//! What threads wait for: the needs of all of them, and the one thread that a call waits in.
+//! Needs: what suspended and stalled threads wait for, and which thread a call belongs to.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -14,69 +14,70 @@ use selvedge_store::load::each_changeset;
 use selvedge_store::{Filter, Registry, Store, Summary};
 use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
 use crate::text::{clean, local, one_line};
 
-/// How many threads are looked at in one go.
+/// How many threads are read at a time.
 const PAGE: usize = 500;
 
-/// One thing that somebody must do before a thread goes on.
+/// One decision or action that a thread waits for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Need {
     pub(crate) thread_id: ThreadId,
     pub(crate) title: Option<String>,
-    /// Why the thread waits.
+    /// Why the thread is suspended.
     pub(crate) reason: SuspendReason,
     pub(crate) code: Option<String>,
     /// The call it is about.
     pub(crate) call_id: Option<CallId>,
     pub(crate) tool: Option<String>,
-    /// What it is to be called with; absent where it is too long for the ask.
+    /// The arguments of the call; absent if they are too long for the approval request.
     pub(crate) arguments: Option<Value>,
-    /// Why somebody is asked.
+    /// Why approval is needed.
     pub(crate) why: Option<String>,
-    /// Since when: the moment it was asked, or that the thread began to wait.
+    /// When approval was requested, or the thread was suspended.
     pub(crate) since: Timestamp,
     pub(crate) expires_at: Option<Timestamp>,
-    /// What becomes of the call once it is allowed.
+    /// What an approval does.
     pub(crate) resume_mode: Option<ResumeMode>,
-    /// Whether that moment is over, so that nobody can decide about the call any more.
+    /// Whether the approval request has expired.
     pub(crate) expired: bool,
-    /// When it was dispatched, if its outcome is unknown.
+    /// When the call was dispatched, if its outcome is unknown.
     pub(crate) dispatched_at: Option<Timestamp>,
-    /// What recovery found out about it, if its outcome is unknown and a later process looked.
+    /// What recovery found, if the outcome is unknown and a later process probed it.
     pub(crate) probed: Option<Probed>,
-    /// What somebody said already, if whoever holds the thread has yet to take it in.
+    /// A decision that is queued and not yet applied by the process that holds the thread.
     pub(crate) answered: Option<String>,
-    /// What to type.
+    /// The commands that resolve it.
     pub(crate) commands: Vec<String>,
 }
 
-/// How long a thread that was started by another one, or goes on in its place, may take to begin.
+/// How long a child or a successor may take to start.
 const TO_BEGIN: Duration = Duration::from_secs(10);
 
-/// Every need there is, the newest first.
+/// The needs of all threads, newest first.
 pub(crate) fn needs(store: &dyn Store) -> Result<Vec<Need>> {
     let now = SystemClock.now();
     let waiting = of_status(store, Status::Suspended)?;
     let mut needs: Vec<Need> = waiting.iter().flat_map(|thread| needs_of(store, &thread.manifest, now)).collect();
     for thread in of_status(store, Status::Running)?.into_iter().chain(late(store)?) {
-        // Its other calls run meanwhile.
+        // Its other calls are running.
         let open = thread.manifest.asks.iter().filter(|ask| !ask.is_over(now));
         needs.extend(open.map(|ask| asked(store, &thread.manifest, ask, now)));
         needs.extend(lost(&thread));
     }
-    // Calls that were asked about together stay in their order.
+    // Calls of one request stay in their order.
     needs.sort_by_key(|need| Reverse(need.since));
     Ok(needs)
 }
 
 fn of_status(store: &(impl Registry + ?Sized), status: Status) -> Result<Vec<Summary>> {
     let waiting = Filter { status: Some(status), ..Filter::default() };
-    let (mut found, mut cursor) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut cursor = None;
     loop {
         let page = store.list(&waiting, cursor, PAGE)?;
         found.extend(page.items);
@@ -87,7 +88,7 @@ fn of_status(store: &(impl Registry + ?Sized), status: Status) -> Result<Vec<Sum
     }
 }
 
-/// What somebody must do first before a thread goes on, if anything.
+/// The first need of a thread.
 pub(crate) fn need_of(store: &dyn Store, thread: &Summary) -> Option<Need> {
     match thread.manifest.status {
         Status::Suspended => needs_of(store, &thread.manifest, SystemClock.now()).into_iter().next(),
@@ -97,7 +98,7 @@ pub(crate) fn need_of(store: &dyn Store, thread: &Summary) -> Option<Need> {
     }
 }
 
-/// The calls of a thread whose outcome is unknown, with all that a person must know to settle them.
+/// The calls of a thread whose outcome is unknown, with what a person needs to resolve them.
 pub(crate) fn unknown_calls(store: &dyn Store, trust: &Trust, thread: &Summary) -> Vec<Need> {
     if thread.manifest.status != Status::Suspended {
         return Vec::new();
@@ -108,17 +109,17 @@ pub(crate) fn unknown_calls(store: &dyn Store, trust: &Trust, thread: &Summary) 
     needs
 }
 
-/// How many characters of arguments are shown where they are not asked for.
+/// How many characters of arguments are shown in overviews.
 const ARGUMENTS_SHOWN: usize = 80;
 
 impl Need {
-    /// Whether it is about a call that was dispatched and whose outcome is unknown.
+    /// Whether it is about a call whose outcome is unknown.
     pub(crate) fn is_unknown_call(&self) -> bool {
         self.call_id.is_some() && self.resume_mode.is_none()
     }
 
-    /// Reads from the log what the manifest does not say of the call: its arguments, and of one that was dispatched its tool and the time
-    /// too. A log that can't be read does not hide that something waits.
+    /// Reads from the log what the manifest does not have: the arguments of the call, and for a dispatched call its tool and time. A log
+    /// that can't be read does not hide the need.
     pub(crate) fn read_call(&mut self, store: &dyn Store, trust: &Trust) {
         let Some(call) = &self.call_id else { return };
         if self.is_unknown_call() {
@@ -130,65 +131,77 @@ impl Need {
         }
     }
 
-    /// What is known of a call whose outcome is unknown, on one line: when it was dispatched, and what recovery did.
+    /// What is known of a call whose outcome is unknown, on one line: when it was dispatched, and what recovery found.
     pub(crate) fn found_out(&self) -> String {
         let when = self.dispatched_at.map(|at| format!("dispatched {}", local(at)));
         let process = self.probed.as_ref().map(|probed| match probed.process {
-            Some(ProcessFate::Ended) => "its process was still alive, and recovery ended it",
-            Some(ProcessFate::Gone) => "its process was gone when recovery looked",
-            Some(ProcessFate::Alive) => "its process could not be ended and may still be alive",
-            None => "no process of it is on record",
+            Some(ProcessFate::Ended) => "its process was still alive, and recovery killed it",
+            Some(ProcessFate::Gone) => "its process had died when recovery checked",
+            Some(ProcessFate::Alive) => "its process could not be killed and may still be alive",
+            None => "no process is recorded for it",
         });
         let asked = match &self.probed {
-            Some(Probed { reconciled: Some(ReconcileAnswer::Unknown), .. }) => {
-                "its tool could not say what became of it"
-            }
+            Some(Probed { reconciled: Some(ReconcileAnswer::Unknown), .. }) => "its tool could not report the outcome",
+            Some(Probed { no_reconcile: true, .. }) => "its tool has no reconcile command, so it could not be asked",
             Some(Probed { process: Some(ProcessFate::Alive), .. }) => "its tool was not asked",
             Some(_) => "its tool has not been asked yet: `selvedge resume` asks it",
-            None => "its own run recorded that the outcome is unknown: the tool failed on the way",
+            None => "its own run recorded the unknown outcome: the tool failed after it was dispatched",
         };
         when.into_iter().chain(process.map(str::to_owned)).chain([asked.to_owned()]).collect::<Vec<_>>().join("; ")
     }
 
-    /// What to type, as people are shown it: with the result that may stand behind `--done`.
+    /// The commands as shown to people: with the optional result after `--done`.
     pub(crate) fn shown_commands(&self) -> impl Iterator<Item = String> {
         let is_unknown = self.is_unknown_call();
-        self.commands.iter().map(move |command| match is_unknown {
-            true => command.replace(" --done", " --done [RESULT]"),
-            false => command.clone(),
+        self.commands.iter().map(move |command| {
+            if is_unknown { command.replace(" --done", " --done [RESULT]") } else { command.clone() }
         })
     }
 
-    /// A call whose outcome is unknown, line by line: what was called, what was found out, and the ways to settle it.
+    /// A call whose outcome is unknown, line by line: what was called, what is known, and the ways to resolve it.
     pub(crate) fn unknown_call(&self) -> Vec<String> {
         let call = self.call_id.as_ref().map(|call| clean(call.as_str())).unwrap_or_default();
         let what = match (&self.tool, &self.arguments) {
             (Some(tool), Some(arguments)) => {
                 format!("{} {}", clean(tool), one_line(&arguments.to_string(), ARGUMENTS_SHOWN))
             }
-            _ => format!("its log can't be read; `selvedge verify {}` says why", self.thread_id),
+            _ => format!("its log can't be read; `selvedge verify {}` shows why", self.thread_id),
         };
-        let mut lines = vec![format!("outcome unknown of call {call}: {what}"), format!("  {}", self.found_out())];
+        let mut lines = vec![format!("unknown outcome of call {call}: {what}"), format!("  {}", self.found_out())];
         lines.extend(self.shown_commands().map(|command| format!("  {command}")));
         lines
     }
 
-    /// Why a thread that others set money aside for does not go on, and what to type.
+    /// A call whose outcome is unknown, as JSON.
+    pub(crate) fn unknown_call_json(&self) -> Value {
+        let Self { thread_id, call_id, tool, arguments, dispatched_at, probed, commands, .. } = self;
+        json!({
+            "thread_id": thread_id,
+            "call_id": call_id,
+            "tool": tool,
+            "arguments": arguments,
+            "dispatched_at": dispatched_at,
+            "probed": probed,
+            "commands": commands,
+        })
+    }
+
+    /// Why a thread that money is reserved for is not running, and the commands that help.
     pub(crate) fn sentence(&self) -> String {
         let reason = serde_json::to_value(self.reason).unwrap_or_default();
         let why = clean(self.code.as_deref().or(reason.as_str()).unwrap_or_default());
         let thread = &self.thread_id;
         if self.is_unknown_call() {
             return format!(
-                "waits ({why}): settle the call as shown below, or `selvedge cancel {thread}` ends it and frees its money"
+                "suspended ({why}): resolve the call as shown below, or `selvedge cancel {thread}` ends it and frees its money"
             );
         }
-        let go_on = self.commands.first().map_or_else(String::new, |command| format!("`{command}` goes on, "));
-        format!("waits ({why}): {go_on}`selvedge cancel {thread}` ends it and frees its money")
+        let go_on = self.commands.first().map_or_else(String::new, |command| format!("`{command}` continues it, "));
+        format!("suspended ({why}): {go_on}`selvedge cancel {thread}` ends it and frees its money")
     }
 }
 
-/// Threads that others started, or that others go on in, and that should have begun long ago.
+/// Children and successors that should have started long ago.
 fn late(store: &dyn Store) -> Result<Vec<Summary>> {
     Ok(of_status(store, Status::Created)?.into_iter().filter(is_late).collect())
 }
@@ -204,8 +217,8 @@ fn is_late(thread: &Summary) -> bool {
 fn lost(thread: &Summary) -> Option<Need> {
     let manifest = &thread.manifest;
     let why = match manifest.status {
-        Status::Created if thread.holder.is_none() => "no process has begun to run it",
-        Status::Running if thread.is_stalled() => "the process that ran it is gone",
+        Status::Created if thread.holder.is_none() => "no process has started it",
+        Status::Running if thread.is_stalled() => "the process that ran it died",
         _ => return None,
     };
     let commands = vec![format!("selvedge resume {}", manifest.thread_id)];
@@ -213,7 +226,7 @@ fn lost(thread: &Summary) -> Option<Need> {
     Some(Need { why: Some(why.to_owned()), ..need })
 }
 
-/// A need of a thread of which nothing else is said.
+/// A need without details.
 fn need(thread: &Manifest, reason: SuspendReason, code: Option<String>, commands: Vec<String>) -> Need {
     Need {
         thread_id: thread.thread_id.clone(),
@@ -235,13 +248,13 @@ fn need(thread: &Manifest, reason: SuspendReason, code: Option<String>, commands
     }
 }
 
-/// When a thread began to wait: with the end of its last run. What is decided about one of its calls meanwhile changes nothing of that.
+/// When a thread was suspended: at the end of its last run. A later decision about one of its calls does not change that.
 fn waits_since(store: &dyn Store, thread: &Manifest) -> Timestamp {
     let last = store.runs(&thread.thread_id).ok().and_then(|mut runs| runs.pop());
     last.map_or(thread.updated_at, |run| run.updated_at)
 }
 
-/// What was left about a call with the process that holds its thread, if that is not recorded yet.
+/// A queued decision about a call that the process holding the thread has not recorded yet.
 fn left(store: &dyn Store, thread: &ThreadId, fits: impl Fn(&Decision) -> bool) -> Option<String> {
     // Shown only: the process that records it, and has the key, checks its seal.
     let waiting = store.pending(thread).unwrap_or_default();
@@ -252,14 +265,15 @@ fn left(store: &dyn Store, thread: &ThreadId, fits: impl Fn(&Decision) -> bool) 
     decisions.find(fits).map(|decision| decision.action)
 }
 
-/// Somebody's word that a thread asks for.
+/// The need of a call that is pending approval.
 fn asked(store: &dyn Store, thread: &Manifest, ask: &Ask, now: Timestamp) -> Need {
     let Ask { call_id, tool, arguments, expires_at, resume_mode, .. } = ask.clone();
-    let (id, expired) = (&thread.thread_id, ask.is_over(now));
+    let id = &thread.thread_id;
+    let expired = ask.is_over(now);
     let is_about = |left: &Decision| left.call_id == call_id && left.action_hash == Some(ask.action_hash);
     let answered = left(store, id, is_about).filter(|_| !expired);
     let commands = match (expired, &answered) {
-        // Nobody's word counts any more: the thread goes on without the call.
+        // The request has expired: the thread continues without the call.
         (true, _) => vec![format!("selvedge resume {id}")],
         (false, Some(_)) => after(store, id),
         (false, None) => ["approve", "deny"].map(|word| hints::about(word, &call_id, id, "")).into(),
@@ -279,7 +293,7 @@ fn asked(store: &dyn Store, thread: &Manifest, ask: &Ask, now: Timestamp) -> Nee
     }
 }
 
-/// What to type once everything is said about a call: nothing, if somebody holds its thread and so goes by it.
+/// The commands for a call whose decision is queued: none if a process holds its thread and will apply it.
 fn after(store: &dyn Store, thread: &ThreadId) -> Vec<String> {
     match store.get(thread) {
         Ok(found) if found.holder.is_some() => Vec::new(),
@@ -298,8 +312,9 @@ fn needs_of(store: &dyn Store, thread: &Manifest, now: Timestamp) -> Vec<Need> {
         let answered = left(store, id, |left| left.call_id == *call && !left.is_word());
         let verdicts = || hints::VERDICTS.map(|flag| hints::about("settle", call, id, flag));
         let probed = why.probed.iter().find(|probed| probed.call_id == *call).cloned();
-        // A tool that was not asked may know what became of the call.
-        let ask = probed.as_ref().filter(|probed| probed.reconciled.is_none()).map(|_| format!("selvedge resume {id}"));
+        // A tool that was not asked yet may know the outcome.
+        let is_unasked = |probed: &&Probed| probed.reconciled.is_none() && !probed.no_reconcile;
+        let ask = probed.as_ref().filter(is_unasked).map(|_| format!("selvedge resume {id}"));
         let commands = match answered {
             Some(_) => after(store, id),
             None => ask.into_iter().chain(verdicts()).collect(),
@@ -307,7 +322,7 @@ fn needs_of(store: &dyn Store, thread: &Manifest, now: Timestamp) -> Vec<Need> {
         Need { call_id: Some(call.clone()), answered, probed, ..of(why, commands) }
     });
     let mut needs: Vec<Need> = asks.chain(unknown).collect();
-    // What it asks about is not why it waits, if no call of it does.
+    // Pending approvals are not the reason if the suspension names no call.
     if why.calls.is_empty() {
         let commands = match (hints::money(store, id, why), why.reason, limit_of(why)) {
             (Some(in_order), ..) => in_order.into(),
@@ -321,14 +336,15 @@ fn needs_of(store: &dyn Store, thread: &Manifest, now: Timestamp) -> Vec<Need> {
     needs
 }
 
-/// The ceiling that a thread has reached, by the name that `--raise` knows.
+/// The limit that a thread has reached, by its name for `--raise`.
 pub(crate) fn limit_of(why: &Suspended) -> Option<&str> {
     why.code.as_deref()?.strip_suffix("_exceeded")
 }
 
-/// How much of a ceiling is used, in its unit.
+/// How much of a limit is used, in its unit.
 pub(crate) fn values(why: &Suspended) -> Option<String> {
-    let (current, maximum) = (why.current.as_ref()?, why.maximum.as_ref()?);
+    let current = why.current.as_ref()?;
+    let maximum = why.maximum.as_ref()?;
     Some(match limit_of(why) {
         Some("spend") => format!("${} of ${}", dollars(current), dollars(maximum)),
         Some("duration") => format!("{current} of {maximum} s"),
@@ -336,12 +352,12 @@ pub(crate) fn values(why: &Suspended) -> Option<String> {
     })
 }
 
-/// An amount of money, written out.
+/// An amount of money in decimal.
 fn dollars(amount: &serde_json::Value) -> String {
     selvedge_model::money::decimal::deserialize(amount).map_or_else(|_| amount.to_string(), |money| money.to_string())
 }
 
-/// The one thread in which a call waits for somebody.
+/// The one thread in which a call waits for a decision.
 pub(crate) fn thread_of(store: &dyn Registry, call: &CallId) -> Result<ThreadId> {
     let waits = |thread: &Summary| {
         let thread = &thread.manifest;
@@ -355,20 +371,19 @@ pub(crate) fn thread_of(store: &dyn Registry, call: &CallId) -> Result<ThreadId>
         [] => {
             let message = format!("no thread waits for a decision about call `{call}`");
             let failure = Failure::new(Exit::NotFound, "no_open_call", message);
-            Err(failure.hint(
-                "`selvedge inbox` shows what waits; `--thread` names the thread of a call that was decided about",
-            ))
+            Err(failure
+                .hint("`selvedge inbox` lists pending decisions; name the thread of a decided call with `--thread`"))
         }
         several => {
             let names: Vec<String> = several.iter().take(5).map(ToString::to_string).collect();
             let message = format!("call `{call}` waits in more than one thread: {}", names.join(", "));
             let failure = Failure::new(Exit::NotFound, "ambiguous", message).detail("candidates", names);
-            Err(failure.hint("say which one with `--thread`"))
+            Err(failure.hint("name the thread with `--thread`"))
         }
     }
 }
 
-/// What a call is made with, as its thread's log has it.
+/// The arguments of a call, from its thread's log.
 pub(crate) fn arguments_of(
     store: &dyn Store,
     trust: &Trust,
@@ -381,7 +396,7 @@ pub(crate) fn arguments_of(
             let Event::Message(message) = line.event else { continue };
             for block in message.content {
                 match block {
-                    // A model may use the name of a call again: the last one is open.
+                    // A model may reuse the id of a call: the last one is open.
                     Block::ToolCall { id, arguments, .. } if id == *call => found = Some(arguments),
                     _ => {}
                 }
@@ -391,9 +406,9 @@ pub(crate) fn arguments_of(
     Ok(found)
 }
 
-/// Why somebody is asked about a call.
+/// Why approval of a call is needed.
 pub(crate) fn why_asked(ask: &Ask) -> Option<String> {
-    let changed = ask.redefined.then(|| format!("the tool `{}` changed since this call was asked about", ask.tool));
+    let changed = ask.redefined.then(|| format!("the tool `{}` changed after approval was requested", ask.tool));
     match (changed, &ask.why) {
         (Some(changed), Some(why)) => Some(format!("{changed}; {why}")),
         (changed, why) => changed.or_else(|| why.clone()),

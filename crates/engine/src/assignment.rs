@@ -157,9 +157,19 @@ impl Default for Patience {
 impl Patience {
     /// The wait after the failure of attempt number `attempt`, counted from one. A wait that the provider asked for replaces the doubled
     /// one, up to the longest wait.
-    pub fn wait_after(&self, attempt: u32, asked: Option<Duration>) -> Duration {
-        let doubled = self.wait.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1)));
-        asked.unwrap_or(doubled).min(self.wait_max)
+    ///
+    /// `spread`, any number, distributes the attempts of threads that failed at the same time: over the second half of a doubled wait, or
+    /// over a tenth more than the wait that was asked for.
+    pub fn wait_after(&self, attempt: u32, asked: Option<Duration>, spread: u64) -> Duration {
+        let share = (spread % 1024) as f64 / 1024.0;
+        let wait = match asked {
+            Some(asked) => asked.saturating_add(asked.mul_f64(share / 10.0)),
+            None => {
+                let doubled = self.wait.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1)));
+                doubled.min(self.wait_max).mul_f64(0.5 + share / 2.0)
+            }
+        };
+        wait.min(self.wait_max)
     }
 }
 
@@ -243,10 +253,22 @@ mod tests {
     #[test]
     fn the_wait_doubles_up_to_a_bound_and_the_provider_may_set_it_within_the_bound() {
         let patience = Patience { attempts_max: 9, wait: Duration::from_secs(2), wait_max: Duration::from_secs(10) };
-        let waits: Vec<_> = (1..5).map(|attempt| patience.wait_after(attempt, None).as_secs()).collect();
-        assert_eq!(waits, [2, 4, 8, 10]);
-        assert_eq!(patience.wait_after(1, Some(Duration::from_secs(7))).as_secs(), 7);
-        assert_eq!(patience.wait_after(1, Some(Duration::from_secs(7000))).as_secs(), 10);
-        assert_eq!(patience.wait_after(u32::MAX, None).as_secs(), 10);
+        let waits = |spread| -> Vec<_> {
+            (1..5).map(|attempt| patience.wait_after(attempt, None, spread).as_millis()).collect()
+        };
+        assert_eq!(waits(0), [1000, 2000, 4000, 5000]);
+        assert_eq!(waits(512), [1500, 3000, 6000, 7500]);
+        assert_eq!(patience.wait_after(1, Some(Duration::from_secs(7)), 0).as_secs(), 7);
+        assert_eq!(patience.wait_after(1, Some(Duration::from_secs(7000)), 0).as_secs(), 10);
+        assert_eq!(patience.wait_after(u32::MAX, None, 0).as_secs(), 5);
+    }
+
+    #[test]
+    fn threads_that_failed_together_retry_at_different_times_and_not_before_the_provider_allows() {
+        let patience = Patience::default();
+        let asked = Duration::from_secs(7);
+        let waits: std::collections::BTreeSet<_> =
+            (0..1024).map(|spread| patience.wait_after(1, Some(asked), spread)).collect();
+        assert!(waits.len() > 1000 && waits.first() == Some(&asked) && waits.last() < Some(&asked.mul_f64(1.1)));
     }
 }

@@ -8,7 +8,6 @@ mod flight;
 mod guarded;
 
 use std::pin::pin;
-use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
@@ -20,7 +19,7 @@ use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Output, Reconciled};
 use selvedge_model::{CallId, Cancel, Digest, ToolKind};
 use serde_json::Value;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use crate::carryover::shortened;
 use crate::conversation::OpenCall;
@@ -37,9 +36,6 @@ use crate::run::Running;
 use crate::spawn::{Child, ChildCreation, ParentNeeds, Refused, Spawning};
 
 pub(crate) use flight::{CallEnd, EndedCall, PreparedCall, call_end};
-
-/// The most calls that run at the same time; the rest follow as these end.
-const AT_ONCE_MAX: usize = 64;
 
 /// A result above this many bytes is stored as a blob, and the model gets its beginning and its end.
 const INLINE_MAX: usize = 32 << 10;
@@ -118,7 +114,6 @@ impl Running {
     /// Opens the gates of all calls that are ready.
     pub(crate) fn dispatch(&mut self) {
         self.publish_calls();
-        let at_once = Arc::new(Semaphore::new(AT_ONCE_MAX));
         // Children enter in order: each waits for the one before it.
         let mut before = None;
         for Flight { open, ready, .. } in self.live.flights.iter().filter(|flight| flight.is_ready()) {
@@ -127,9 +122,7 @@ impl Running {
             let cancel = self.cancel.clone();
             match (self.prepared_calls.remove(&call), self.rules.spawning.clone()) {
                 (Some(PreparedCall::Tool(started)), _) => {
-                    let at_once = at_once.clone();
                     self.in_flight.push(Box::pin(async move {
-                        let _one = at_once.acquire().await;
                         let (landed, failure) = flight::execute(started, ready, cancel).await;
                         EndedCall { call, landed, failure, is_child: false }
                     }));
@@ -243,30 +236,32 @@ impl HeldThread {
 fn find_out(engine: &Engine, probes: Vec<Probe>, cancel: &Cancel) -> (Vec<(CallId, CallFinding)>, Vec<Probed>) {
     let find_out = |Probe { ready, process, is_undone }: Probe| {
         let process = process.map(|process| probed::end(&*engine.processes, &process));
-        let trace = match process {
-            Some(ProcessFate::Alive) => CallFinding::Unknown,
-            _ if is_undone => CallFinding::NotDone,
-            _ => reconcile(engine, &ready, cancel),
+        // A tool is not asked while the process of the call may still be alive.
+        let answer = match process {
+            Some(ProcessFate::Alive) => None,
+            _ if is_undone => Some(Reconciled::NotDone),
+            _ => Some(reconcile(engine, &ready, cancel)),
         };
-        let is_asked = process != Some(ProcessFate::Alive) && matches!(trace, CallFinding::Unknown);
-        let reconciled = is_asked.then_some(ReconcileAnswer::Unknown);
+        let reconciled = matches!(answer, Some(Reconciled::Unknown)).then_some(ReconcileAnswer::Unknown);
+        let no_reconcile = matches!(answer, Some(Reconciled::Unsupported));
         let call_id = ready.call.id;
-        ((call_id.clone(), trace), Probed { call_id, process, reconciled })
+        let found = Probed { call_id: call_id.clone(), process, reconciled, no_reconcile };
+        ((call_id, answer.map_or(CallFinding::Unknown, CallFinding::from)), found)
     };
     probes.into_iter().map(find_out).unzip()
 }
 
-fn reconcile(engine: &Engine, ready: &Ready, cancel: &Cancel) -> CallFinding {
+fn reconcile(engine: &Engine, ready: &Ready, cancel: &Cancel) -> Reconciled {
     let Ready { tool, call, child, .. } = ready;
     // The outcome of a call that spawned a child is the outcome of the child.
     if let Some(child) = child {
         return match engine.existing_child_result(&child.thread_id, child.detached) {
-            Ok(Some(output)) => CallFinding::Done(output),
-            Ok(None) => CallFinding::NotDone,
-            Err(error) => CallFinding::Done(Output::error(format!("the outcome of the child is unknown: {error}"))),
+            Ok(Some(output)) => Reconciled::Done(output),
+            Ok(None) => Reconciled::NotDone,
+            Err(error) => Reconciled::Done(Output::error(format!("the outcome of the child is unknown: {error}"))),
         };
     }
-    guarded::reconcile(&**tool, call, cancel).into()
+    guarded::reconcile(&**tool, call, cancel)
 }
 
 impl From<Reconciled> for CallFinding {
@@ -274,7 +269,7 @@ impl From<Reconciled> for CallFinding {
         match reconciled {
             Reconciled::Done(output) => Self::Done(output),
             Reconciled::NotDone => Self::NotDone,
-            Reconciled::Unknown => Self::Unknown,
+            Reconciled::Unknown | Reconciled::Unsupported => Self::Unknown,
         }
     }
 }

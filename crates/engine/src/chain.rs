@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use selvedge_model::event::{Handoff, HandoffReason};
 use selvedge_model::limits::Cost;
-use selvedge_model::{AgentId, Event, Manifest, Status, ThreadId};
+use selvedge_model::{AgentId, Event, Manifest, Role, Run, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store, Summary, Tombstone};
 use serde::Serialize;
 use serde_json::Value;
@@ -211,7 +211,14 @@ fn link(store: &dyn Store, summary: Summary, is_deleted: bool) -> Result<Link> {
         _ => None,
     };
     let incomplete = is_incomplete(store, &manifest)?;
-    let outcome = Outcome { holder, incomplete, ..Outcome::of_manifest(&manifest, status) };
+    let outcome = match status {
+        Standing::Deleted => Outcome::of_manifest(&manifest, status),
+        _ => match store.runs(&manifest.thread_id)?.pop() {
+            Some(run) => Outcome::of_run(&manifest, status, &run.run_id, Some(&run.meta), last_text(store, &run)?),
+            None => Outcome::of_manifest(&manifest, status),
+        },
+    };
+    let outcome = Outcome { holder, incomplete, ..outcome };
     Ok(Link { outcome, agent_id: manifest.agent_id, continued })
 }
 
@@ -222,6 +229,18 @@ pub(crate) fn is_handed_off(store: &dyn Store, thread: &ThreadId) -> Result<bool
         Err(Error::Store(StoreError::Deleted(_) | StoreError::NoThread(_))) => Ok(false),
         how => Ok(how?.is_some_and(|how| how.how == HANDOFF)),
     }
+}
+
+/// The last text of the model in a run, if it is near the end of the log.
+fn last_text(store: &dyn Store, run: &Run) -> Result<Option<String>> {
+    let lines = store.head(&run.thread_id)?.lines;
+    let last = store.read(&run.thread_id, lines.saturating_sub(LAST_LINES), LAST_LINES as usize)?;
+    let said = last.into_iter().rev().filter_map(|line| match line.event {
+        Event::Message(message) if message.role == Role::Assistant => Some(message),
+        _ => None,
+    });
+    let mut of_run = said.filter(|message| message.run_id.as_ref().is_none_or(|id| *id == run.run_id));
+    Ok(of_run.find_map(|message| Some(message.plain_text()).filter(|text| !text.is_empty())))
 }
 
 /// How a thread was continued, by the end of its log.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use selvedge_model::event::Process;
 use selvedge_model::{Cancel, Status, ThreadId};
-use selvedge_store::{Filter, Store};
+use selvedge_store::{Filter, Store, Summary};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -130,10 +130,11 @@ impl Engine {
         // Before the running ones are listed: a child that begins in between is counted twice rather than not at all.
         starting.retain(|child, starting| match &starting.process {
             None => true,
-            // Once it is on record as running, the record counts.
+            // Once its process holds the thread, or the thread has ended, the record counts. Until then the thread may be new,
+            // suspended, or running without a holder.
             Some(process) => {
-                let status = self.store.get(child).map(|found| found.manifest.status);
-                matches!(status, Ok(Status::Created)) && self.processes.may_live(process)
+                let is_pending = |found: Summary| found.holder.is_none() && !found.manifest.status.is_terminal();
+                self.store.get(child).is_ok_and(is_pending) && self.processes.may_live(process)
             }
         });
         let mut active = running_below(&*self.store, parent)?;

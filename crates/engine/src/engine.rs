@@ -317,7 +317,7 @@ impl Engine {
         cancel: &Cancel,
         tell: &mut Tell<'_>,
     ) -> Result<Outcome> {
-        if let Some(ended) = self.served_before(thread, &id)? {
+        if let Some(ended) = self.served_before(thread, &id, &input)? {
             return Ok(ended);
         }
         let request = Some(RunRequest { id, is_posted: false });

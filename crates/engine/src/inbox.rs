@@ -21,10 +21,11 @@ use std::time::Duration;
 
 use selvedge_model::limits::Limits;
 use selvedge_model::{
-    Answered, Cancel, Input, Manifest, Posted, Reason, Request, RequestId, RequestKind, Run, RunId, RunStatus, Status,
-    Stop, ThreadId, Verdict,
+    Answered, Cancel, CommitKey, Input, Manifest, Message, Posted, Reason, Request, RequestId, RequestKind, Role, Run,
+    RunId, RunStatus, Status, Stop, ThreadId, Verdict,
 };
-use selvedge_store::{Acquire, Error as StoreError, Left, Waiting};
+use selvedge_store::load::load;
+use selvedge_store::{Acquire, Delivery, Error as StoreError, Waiting};
 
 use crate::assignment::Assignment;
 use crate::chain_run::{Active, Next};
@@ -49,14 +50,14 @@ pub enum Delivered {
     /// It was served by this process, with this verdict.
     Served(Answered),
     /// The process that holds the thread will serve it.
-    Left(Left),
+    Left(Delivery),
 }
 
 impl Engine {
     /// Delivers a request that needs no run of its own. If the thread is free, the request is served, and what it changed is durable on
     /// return; else it is durable in the inbox of the process that holds the thread. A request that is refused changes nothing and returns
     /// the error. `work` is the assignment of the thread's runs, if known.
-    pub fn deliver(&self, thread: &ThreadId, request: Request, work: Option<&Assignment>) -> Result<Delivered> {
+    pub(crate) fn deliver(&self, thread: &ThreadId, request: Request, work: Option<&Assignment>) -> Result<Delivered> {
         self.deliver_within(thread, request, work, Duration::ZERO)
     }
 
@@ -105,7 +106,8 @@ impl Engine {
         done.map(Some)
     }
 
-    /// Raises limits of a thread; a change that is not a raise is refused at once. What holds on return is as for [`Engine::deliver`].
+    /// Raises limits of a thread; a change that is not a raise is refused at once. When this returns, the raise is durable: applied if the
+    /// thread is free, else in the inbox of the process that holds it.
     pub fn raise(&self, thread: &ThreadId, raise: &Limits) -> Result<Delivered> {
         let manifest = self.store.get(thread)?.manifest;
         if let Some(limits) = &manifest.limits {
@@ -114,8 +116,7 @@ impl Engine {
         self.deliver(thread, Request::Raise { limits: raise.clone() }, None)
     }
 
-    /// Renames a thread, waiting this long for its lease before the request is posted. What holds on return is as for
-    /// [`Engine::deliver`].
+    /// Renames a thread, waiting this long for its lease before the request is posted. What holds on return is as for [`Engine::raise`].
     pub fn rename(&self, thread: &ThreadId, title: &str, wait: Duration) -> Result<Delivered> {
         let title = self.redactor.text(title).unwrap_or_else(|| title.to_owned());
         self.deliver_within(thread, Request::Rename { title }, None, wait)
@@ -432,15 +433,36 @@ impl Engine {
         Ok(self.store.runs(thread)?.into_iter().rev().find(is_its))
     }
 
-    /// The outcome of a request that was served before, if it was: its sender repeats it, and nothing is done again.
-    pub(crate) fn served_before(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<Outcome>> {
+    /// The outcome of a request that was served before, if it was: its sender repeats it, and nothing is done again. Another message under
+    /// the same id is refused.
+    pub(crate) fn served_before(&self, thread: &ThreadId, id: &RequestId, input: &Input) -> Result<Option<Outcome>> {
         let Some((at, _)) = self.store.answered(thread, id)? else { return Ok(None) };
         let runs = self.store.runs(&at)?;
         let is_its = |run: &&Run| run.meta.source_mailbox_entry_id.as_deref() == Some(id.as_str());
         match runs.iter().find(is_its) {
-            Some(run) => self.outcome_of_run(&at, &run.run_id).map(Some),
+            Some(run) => {
+                self.refuse_other_input(&at, &run.run_id, id, input)?;
+                self.outcome_of_run(&at, &run.run_id).map(Some)
+            }
             None => Ok(Some(outcome::nothing_done(&self.store.get(&at)?.manifest))),
         }
+    }
+
+    /// Refuses input that differs from what a run began with.
+    fn refuse_other_input(&self, thread: &ThreadId, run: &RunId, id: &RequestId, input: &Input) -> Result<()> {
+        let loaded = load(&*self.store, thread, &self.trust, None)?.thread;
+        let is_its = |message: &&Message| message.role == Role::User && message.run_id.as_ref() == Some(run);
+        let served: Vec<_> = loaded.messages.iter().filter(is_its).map(Message::content_bytes).collect();
+        let mut sent = input.messages.clone();
+        self.redactor.messages(&mut sent);
+        // A message that a run takes in later is not part of what it began with.
+        let is_same =
+            sent.len() <= served.len() && sent.iter().zip(&served).all(|(one, other)| one.content_bytes() == *other);
+        if is_same {
+            return Ok(());
+        }
+        let key = CommitKey::new(id.as_str()).map_err(|_| StoreError::BadBatch)?;
+        Err(StoreError::KeyReused(key).into())
     }
 
     /// The outcome of a run that another process made.

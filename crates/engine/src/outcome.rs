@@ -140,7 +140,7 @@ impl Outcome {
     }
 
     /// The outcome by a manifest and the record of a run, with the last text of the model in it.
-    fn of_run(
+    pub(crate) fn of_run(
         manifest: &Manifest,
         status: Standing,
         run: &RunId,

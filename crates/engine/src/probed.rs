@@ -45,6 +45,7 @@ impl Findings {
                     before.process = found.process.or(before.process);
                 }
                 before.reconciled = found.reconciled.or(before.reconciled);
+                before.no_reconcile |= found.no_reconcile;
             }
         }
     }
@@ -71,7 +72,7 @@ impl HeldThread {
             let intent = self.fold.call(call_id).and_then(|known| known.intent.as_ref());
             let process = intent.and_then(|intent| intent.process.as_ref());
             let process = process.map(|process| end(&*self.engine.processes, process));
-            self.findings.add(Probed { call_id: call_id.clone(), process, reconciled: None });
+            self.findings.add(Probed { call_id: call_id.clone(), process, reconciled: None, no_reconcile: false });
         }
     }
 }
@@ -127,7 +128,8 @@ mod tests {
     }
 
     fn found(id: &str, process: Option<ProcessFate>, is_asked: bool) -> Probed {
-        Probed { call_id: call(id), process, reconciled: is_asked.then_some(ReconcileAnswer::Unknown) }
+        let reconciled = is_asked.then_some(ReconcileAnswer::Unknown);
+        Probed { call_id: call(id), process, reconciled, no_reconcile: false }
     }
 
     /// What would be recorded of these calls.

@@ -291,6 +291,20 @@ mod tests {
         assert_eq!(messages[0].content, [good, Block::text("says [redacted]")]);
     }
 
+    /// The old signature was sent with the changed text, and the provider refused every further request of the thread.
+    #[test]
+    fn signed_reasoning_that_is_changed_loses_its_signature() {
+        let signed = |text: &str| Block::Thinking {
+            text: text.to_owned(),
+            signature: Some("c2lnbmF0dXJl".to_owned()),
+            provider: Some("anthropic".to_owned()),
+        };
+        let content = vec![signed("the password is hunter22"), signed("no secret")];
+        let mut messages = [Message { content, ..Message::text(selvedge_model::Role::Assistant, "") }];
+        redactor().messages(&mut messages);
+        assert_eq!(messages[0].content, [Block::thinking("the password is [redacted]"), signed("no secret")]);
+    }
+
     #[test]
     fn the_arguments_of_an_opened_call_are_free_text() {
         let origin = CallOrigin::Hook { hook: "h".to_owned(), required: false };

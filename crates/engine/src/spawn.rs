@@ -13,6 +13,7 @@
 //!   money than its parent has left, less a share that the parent keeps; what it gets less than it asked for is in the result.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_model::account::Posting;
@@ -27,6 +28,7 @@ use selvedge_model::{
 };
 use selvedge_store::{Error as StoreError, Summary};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::assignment::Assignment;
 use crate::child_slots::Slot;
@@ -38,6 +40,9 @@ use crate::held::HeldThread;
 use crate::ledger::Book;
 use crate::outcome::{Outcome, get_status};
 use crate::standing::started_for;
+
+/// How long a child waits before the number of running children is read again after an error.
+const SLOT_RETRY: Duration = Duration::from_millis(500);
 
 /// Turns the arguments of a call into a child, and knows the assignment of its runs.
 pub trait Children: Send + Sync {
@@ -290,9 +295,15 @@ impl Child {
     /// Waits for a slot among the children of its parent.
     pub(crate) async fn wait_for_slot(&mut self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) {
         let process = self.launched.as_ref().and_then(|launched| launched.process());
-        // If it can't be known which children run, it may run.
-        let slot = engine.take_slot(&self.thread, process, spawning.at_once, cancel).await;
-        self.slot = Some(slot.unwrap_or(Slot::Taken));
+        // As long as the number of running children can't be read, it waits.
+        let slot = loop {
+            match engine.take_slot(&self.thread, process.clone(), spawning.at_once, cancel).await {
+                Ok(slot) => break slot,
+                Err(_) if cancel.said().is_some() => break Slot::Stopped,
+                Err(_) => _ = timeout(SLOT_RETRY, cancel.stopped()).await,
+            }
+        };
+        self.slot = Some(slot);
     }
 
     async fn run(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {

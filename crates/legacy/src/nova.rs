@@ -1,40 +1,39 @@
-//! Threads from files of the older form, `manifest + events` in JSON lines, and back.
+//! Imports threads from files of the older format, `manifest + events` in JSON lines, and exports them.
 //!
-//! Everything goes through the ordinary contracts, so any store can be imported into. What an import adds stands in the
-//! thread's own log, and so does the record of it, in the thread's state under [`STATE_KEY`]:
+//! Everything goes through the ordinary contracts, so any store can be imported into. What an import adds is in the thread's own log, and
+//! so is the record of the import, in the thread's state under [`STATE_KEY`]:
 //!
 //! ```text
 //! version 0    thread_created, the record, the session                          imported, not witnessed
-//! version 1…   the file's exact bytes as blobs, at most 4 MiB each              record: bytes and SHA-256 kept so far
-//! version k…   messages and events, some hundred at a time, read from the blobs record: place in the file
+//! version 1…   the file's exact bytes as blobs, at most 4 MiB each              record: bytes and SHA-256 stored so far
+//! version k…   messages and events, some hundred at a time, read from the blobs record: position in the file
 //! version n    the last of them                                                 record: manifest, exact counts, complete
 //! ```
 //!
-//! - A commit says how far it came, so whoever is killed goes on from there when the same import is run again.
-//! - The record knows the file by the hash of what is behind its manifest, because that is only ever appended to while the
-//!   manifest is rewritten after every run: the same file adds nothing, a grown one its end, another one is refused. The same
-//!   holds under another name or id, and for two that import it at once.
-//! - A message is `nova:LINE`, or `nova:LINE.PART` where a line held several; its own time, and fields nobody knows, stand in
-//!   a `state_action` of the same changeset: `{"import":"nova","messages":[{"id","line","part","type","timestamp","extra"}]}`.
-//! - What the model said beside its calls is a message only the model sees. Calls of tools, results of runs and events of
-//!   unknown types are `{"import":"nova","line","part","event":{…}}`, and nothing more: a call without its answer, taken for one
-//!   of ours, would be made again by the next run.
+//! - Every commit records its progress, so an import that was killed continues from there when it is run again.
+//! - The record identifies the file by the hash of the bytes after its manifest, because those are only ever appended to while the manifest
+//!   is rewritten after every run: the same file adds nothing, a grown one its end, another one is refused. The same holds under another
+//!   name or id, and for two processes that import it at once.
+//! - A message is `nova:LINE`, or `nova:LINE.PART` where a line had several; its own time and unknown fields are in a `state_action` of the
+//!   same changeset: `{"import":"nova","messages":[{"id","line","part","type","timestamp","extra"}]}`.
+//! - Text of the model beside its calls is a message that only the model sees. Tool calls, results of runs and events of unknown types are
+//!   `{"import":"nova","line","part","event":{…}}`, and nothing more: a call without a result, imported as one of ours, would be executed
+//!   again by the next run.
 //! - Memory does not grow with the file.
 //!
-//! In reading order: [`Source`], `record`, `survey` (a file looked at), `ledger` (what was imported before), `plan`, `mapping` (its
-//! events as ours), `import`, `kept` (blobs
-//! as one file), `export`, `origin` (whether a thread was imported).
+//! In reading order: [`Source`], `record`, `survey` (reads a whole file), `earlier_imports` (earlier imports), `plan`, `mapping` (between
+//! the file's events and ours), `import`, `stored_bytes` (blobs read as one file), `export`, `origin` (whether a thread was imported).
 
+mod earlier_imports;
 mod error;
 mod export;
 mod import;
-mod kept;
-mod ledger;
 mod mapping;
 mod origin;
 mod plan;
 mod record;
 mod source;
+mod stored_bytes;
 mod survey;
 
 pub use error::NovaError;

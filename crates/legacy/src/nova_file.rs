@@ -13,23 +13,24 @@
 //! In reading order:
 //!
 //! - [`Event`], [`Manifest`]: the content of such a file.
-//! - `pieces`: splits one line into objects. `mend`: values that can't be kept as written. `lines`: one line within bounded memory. [`Counts`]: what was found.
+//! - `pieces`: splits one line into objects. `replacements`: values that can't be kept as written. `lines`: one line within bounded memory.
+//!   [`Counts`]: what was found.
 //! - [`Reader`]: the file, line by line. [`write_manifest`], [`write_event`]: write the same form.
 
 mod counts;
 mod event;
 mod lines;
 mod manifest;
-mod mend;
 mod pieces;
 mod reader;
+mod replacements;
 mod trace;
 mod writer;
 
-pub use counts::{Counts, Remark, What};
+pub use counts::{Counts, Remark, RemarkKind};
 pub use event::{Event, EventKind, Metrics};
 pub use manifest::Manifest;
-pub use reader::{Found, Line, Reader, Start};
+pub use reader::{FileLine, LocatedEvent, Reader, Start};
 pub use writer::{write_event, write_manifest};
 
 /// The maximum nesting of an event or a manifest; deeper ones are skipped as invalid. It leaves room for the levels that a line of a

@@ -207,6 +207,8 @@ pub struct Scanner<'a> {
     losses: Vec<(Option<u64>, Option<u64>)>,
     /// The first line whose payload was not understood.
     unread: Option<Damage>,
+    /// The versions and signers of the checkpoints from there on.
+    unread_signers: Vec<(u64, Digest)>,
     last_checkpoint: Option<(Vec<u8>, Damage)>,
     watched: Option<u64>,
     passed: Option<Head>,
@@ -230,6 +232,7 @@ impl<'a> Scanner<'a> {
             rotations: Vec::new(),
             losses: Vec::new(),
             unread: None,
+            unread_signers: Vec::new(),
             last_checkpoint: None,
             watched: None,
             passed: None,
@@ -303,6 +306,7 @@ impl<'a> Scanner<'a> {
         self.rotations.clear();
         self.losses.clear();
         if self.unread.is_some() {
+            self.unread_signers.push((head.version, head.signer));
             return Ok(None);
         }
         // Successive changesets often have the same number of lines.

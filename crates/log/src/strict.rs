@@ -157,7 +157,19 @@ pub fn parse_within(bytes: &[u8], limits: Limits) -> Result<Value, StrictError> 
 
 /// Reads one JSON value within the limits of a line as a `T`.
 pub fn parse_as<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StrictError> {
-    serde_json::from_value(parse(bytes)?).map_err(|e| StrictError::Form { why: e.to_string() })
+    serde_json::from_value(parse(bytes)?).map_err(|error| StrictError::Form { why: whole_number(error.to_string()) })
+}
+
+/// What is wrong with a number that should be a whole one, in words that fit a number beyond 64 bits too: that was read as a double.
+fn whole_number(why: String) -> String {
+    let is_whole = why.contains("`, expected u64");
+    let found = why.split_once("floating point `").and_then(|(_, rest)| rest.split_once('`'));
+    match found {
+        Some((number, _)) if is_whole => {
+            format!("a whole number from 0 to {} is expected, not `{}`", u64::MAX, number.trim_end_matches(".0"))
+        }
+        _ => why,
+    }
 }
 
 /// Checks that a value made elsewhere can be read back after it is written: its depth and its keys, not its length.

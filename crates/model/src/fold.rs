@@ -49,6 +49,16 @@ pub struct Call {
     /// Its outcome. The result of a call that a message requests is kept only in the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<ToolOutcome>,
+    /// Whether versions of the log were lost after it was requested: its intent may be among them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncertain: bool,
+}
+
+impl Call {
+    /// Whether it was dispatched, as far as is known.
+    pub fn may_have_run(&self) -> bool {
+        self.intent.is_some() || self.uncertain
+    }
 }
 
 /// A thread that a call started.
@@ -227,6 +237,7 @@ impl Thread {
                 self.meter.run_ended(&run.meta.total_cost());
             }
             Event::Usage(usage) => {
+                self.manifest.apply(event, at)?;
                 self.meter.turn(&usage.cost);
                 self.gauge.turn(usage);
                 let session = usage.session.clone().map(|id| KnownSession { id, model: usage.model.clone() });
@@ -258,6 +269,7 @@ impl Thread {
                 call.decisions.retain(Decision::is_word);
                 call.intent = Some(intent.clone());
                 call.outcome = None;
+                call.uncertain = false;
             }
             Event::Asked(ask) => {
                 self.manifest.apply(event, at)?;
@@ -275,10 +287,25 @@ impl Thread {
                 self.manifest.apply(event, at)?;
                 self.close_call(outcome);
             }
+            Event::Recovery(recovery) => {
+                self.manifest.apply(event, at)?;
+                if recovery.is_loss() {
+                    self.doubt_open_calls();
+                }
+            }
             Event::Checkpoint(checkpoint) => self.checkpoint(checkpoint, at),
             other => self.manifest.apply(other, at)?,
         }
         Ok(())
+    }
+
+    /// After a loss of versions: a call without an outcome may have been dispatched in them, whatever the rest of the log says.
+    fn doubt_open_calls(&mut self) {
+        let open: Vec<CallId> = self.asked.iter().chain(self.calls.keys()).cloned().collect();
+        for id in open {
+            let call = self.call(&id);
+            call.uncertain = call.outcome.is_none() && call.intent.is_none();
+        }
     }
 
     fn run(&mut self, run: &RunRecorded, at: Timestamp) {
@@ -310,7 +337,9 @@ impl Thread {
     }
 
     fn interrupted(&mut self, fields: &Fields) {
-        let partial = fields.get("partial_cognition").and_then(|partial| partial.get("text")).and_then(Value::as_str);
+        // With an attempt, another one followed it.
+        let partial = fields.get("partial_cognition").filter(|partial| partial.get("attempt").is_none());
+        let partial = partial.and_then(|partial| partial.get("text")).and_then(Value::as_str);
         self.partial = partial.map(str::to_owned).or_else(|| self.partial.take());
     }
 

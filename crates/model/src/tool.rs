@@ -148,6 +148,8 @@ pub enum Reconciled {
     NotDone,
     /// The tool can't tell; a person must resolve it.
     Unknown,
+    /// The tool has no way to find out, so there is nothing to ask; a person must resolve it.
+    Unsupported,
 }
 
 /// Why a tool has no result; an error of the tool itself is an [`Output`].

@@ -9,7 +9,7 @@
 //! - "Not sent" ([`ModelError::Unreached`]), "refused" ([`ModelError::Status`] and its relatives) and "no complete answer"
 //!   ([`ModelError::Cut`]) are told apart, because they cost differently.
 //! - Nothing is retried here, except a request that the host refused before it did any work: once with a key that was read again after a
-//!   401, and a few times without the fields that the host rejects by name.
+//!   401, and without a field that the host rejects by name.
 //! - Every wait has a limit, and ends when the call is cancelled. The connection is closed then.
 //! - No credential is in an error, in `Debug` output or in a recording.
 //!
@@ -29,6 +29,7 @@ mod remote;
 mod retry_after;
 mod scrub;
 mod sse;
+mod words;
 
 pub use connections::Connections;
 pub use host::{Format, Host, Timeouts};

@@ -135,6 +135,7 @@ impl Speech<'_, '_> {
                 ModelError::Status { status: *code, why: why(text), retry_after }
             }
             Failure::Permanent(text) => ModelError::Permanent { why: why(text) },
+            Failure::ContextTooLong(text) => ModelError::ContextTooLong { why: why(text) },
             Failure::SessionRefused(text) => ModelError::SessionRefused { why: why(text) },
             Failure::RateLimited { why: text, retry_after_ms } => {
                 ModelError::RateLimited { why: why(text), retry_after: retry_after_ms.map(Duration::from_millis) }

@@ -91,6 +91,13 @@ pub enum Adjustment {
         /// The type of the items.
         kind: String,
     },
+    /// A field is left out of every item of a list.
+    RemoveInItems {
+        /// The field with the list.
+        list: String,
+        /// The field of the items.
+        field: String,
+    },
     /// This field of the body gets another name.
     Rename {
         /// The rejected name.
@@ -118,6 +125,11 @@ impl Adjustment {
                 items.retain(|item| item["type"] != kind.as_str());
                 items.len() < before
             }
+            Self::RemoveInItems { list, field } => {
+                let items = fields.get_mut(list).and_then(Value::as_array_mut);
+                let items = items.into_iter().flatten().filter_map(Value::as_object_mut);
+                items.filter_map(|item| item.remove(field)).count() > 0
+            }
             Self::Rename { from, to } => match fields.remove(from) {
                 Some(value) => {
                     fields.insert(to.clone(), value);
@@ -134,6 +146,9 @@ impl Adjustment {
             Self::Remove(field) => format!("the host rejects the field `{field}`: sent without it"),
             Self::RemoveItems { list, kind } => {
                 format!("the host rejects the `{kind}` items of `{list}`: sent without them")
+            }
+            Self::RemoveInItems { list, field } => {
+                format!("the host rejects the field `{field}` in `{list}`: sent without it")
             }
             Self::Rename { from, to } => format!("the host rejects the field `{from}`: sent as `{to}`"),
         }
@@ -164,7 +179,7 @@ pub trait Wire: Send + Sync {
     fn message(&self, body: &str) -> Option<String>;
 
     /// The change to a request with which a host may accept it, if this refusal names a field that the host does not know. The request is
-    /// sent once more in the same attempt, and later requests to the host are changed in the same way.
+    /// sent again in the same attempt, and later requests to the host are changed in the same way.
     fn without(&self, refusal: &Refusal<'_>) -> Option<Adjustment> {
         let _ = refusal;
         None

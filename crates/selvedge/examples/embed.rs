@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .limit(Limit::Turns(10))
         .open()?;
 
-    // A thread that a dead process left is suspended now, and goes on where its log ends.
+    // A thread of a dead process is suspended now, and can be resumed where its log ends.
     for thread in selvedge.recovered() {
         println!("{thread} was left running");
     }

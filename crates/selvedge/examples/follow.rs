@@ -1,4 +1,4 @@
-//! Following a thread from elsewhere: a program that only reads sees every committed line once, whichever process writes it.
+//! Following a thread of another process: a program that only reads sees every committed line once, whichever process writes it.
 //!
 //! `cargo run --example follow`. Offline, in a temporary folder.
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
@@ -20,7 +20,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Shows what is committed to a thread until its run has ended.
+/// Prints the committed lines of a thread until its run has ended.
 fn follow(selvedge: &Selvedge, thread: &ThreadId) -> Result<()> {
     let mut follow = selvedge.follow(thread, 0);
     loop {

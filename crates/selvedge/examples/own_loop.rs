@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         disk: Arc::new(RealDisk),
     })?;
 
-    // Version 0: the thread is born. Its key makes the commit idempotent: handed in again, it gives the first answer.
+    // Version 0 creates the thread. The key makes the commit idempotent: a retry returns the first result.
     let agent = AgentId::new("poet")?;
     let thread = ThreadId::generate("poet", &SystemIds.hex12());
     let birth = Part::new(thread.clone(), Expect::Absent, Changeset::creating(NewThread::of(agent.clone())));
@@ -41,10 +41,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let born = store.commit(birth.clone())?;
     assert_eq!(store.commit(birth)?.versions, born.versions);
 
-    // Under a lease nobody else writes; if this process dies, another one takes over, and this one can't write any more.
+    // Under a lease no other process writes; if this one dies, another takes the lease over, and this one can't commit any more.
     let lease = store.acquire(&thread, Acquire::default())?;
     let run = RunId::new(SystemIds.hex32())?;
-    // So that an engine may settle the run if this process dies; a run without it stays its writer's own.
+    // So that an engine may settle the run if this process dies; without it, only its writer may end the run.
     let began = RunMeta::started(agent, "user").under_lease();
     let steps = [
         said(Reason::UserMessage, Role::User, "A line about threads, please.").of_run(&run, Some(began.clone())),
@@ -52,12 +52,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         Changeset::empty(Reason::RunFinished).of_run(&run, Some(began.finished("completed"))),
     ];
     for (version, step) in (0..).zip(steps) {
-        // Whatever your loop does between two commits, it tells nobody about it before the second one returned.
+        // Your loop reports nothing of what it did between two commits before the second one has returned.
         store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(version), step).under(lease.epoch)))?;
     }
     store.release(&lease)?;
 
-    // A single append needs no lease, if nobody holds one.
+    // A single append needs no lease, if no process holds one.
     let more = said(Reason::UserMessage, Role::User, "Thank you.");
     let committed = store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(3), more)))?;
     println!("{thread} is at version {}", committed.versions[0].1);

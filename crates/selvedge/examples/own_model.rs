@@ -1,4 +1,4 @@
-//! A model of the program's own: it shouts what it was told, in drafts, and says what that used.
+//! An own model: it repeats its input in upper case, as drafts, and reports its usage.
 //!
 //! `cargo run --example own_model`. Offline, in a temporary folder.
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
@@ -7,7 +7,7 @@ use selvedge::{
     Answer, Block, BoxFuture, Cancel, Draft, Drafts, End, Limit, Model, ModelError, Price, Prompt, Selvedge, Usage,
 };
 
-/// A real model sends the prompt to a server here, and turns what comes back into drafts and one answer.
+/// A real model sends the prompt to a server here, and turns the response into drafts and one answer.
 struct Shouting;
 
 impl Model for Shouting {
@@ -18,7 +18,7 @@ impl Model for Shouting {
         cancel: &'a Cancel,
     ) -> BoxFuture<'a, Result<Answer, ModelError>> {
         Box::pin(async move {
-            // Transient: the engine tries again, as often as the configuration says.
+            // Transient: the engine retries as the configuration says.
             let Some(last) = prompt.messages.last() else {
                 return Err(ModelError::Transient { why: "there is nothing to shout".to_owned() });
             };
@@ -29,7 +29,7 @@ impl Model for Shouting {
                 ..Usage::default()
             };
             for word in last.plain_text().to_uppercase().split_inclusive(' ') {
-                // Ends soon after it is told to, with what it said so far.
+                // Ends soon after a cancel, with the partial answer.
                 if cancel.said().is_some() {
                     return Err(ModelError::Stopped { partial: vec![Block::text(&said)], usage: Some(usage(&said)) });
                 }

@@ -1,4 +1,4 @@
-//! Tools of the program's own: closures, whose arguments are checked before they are called.
+//! Own tools: closures, whose arguments are checked before they are called.
 //!
 //! `cargo run --example own_tool`. Offline, in a temporary folder.
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use selvedge::{RunEvent, Script, Scripted, Selvedge, Tool, Watched, json};
 
-/// The model calls with a room that is a number first, sees what is wrong with it, and calls again.
+/// The model first calls with a number as room, gets an error, and calls again.
 const SCRIPT: &str = "
 turns:
   - {say: One moment., calls: [{tool: lights, arguments: {room: 7, on: true}}]}
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             said
         },
     )
-    // Switching them on twice does no harm, so after a crash the call is made again.
+    // Switching them on twice does no harm, so after a crash the call is repeated.
     .idempotent();
 
     let folder = tempfile::tempdir()?;

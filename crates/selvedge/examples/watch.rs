@@ -1,5 +1,5 @@
-//! Watching two threads that run side by side: one subscriber gets the drafts and the commits of both, in order for each thread, and holds
-//! up neither of them.
+//! Subscribing to two concurrent threads: one subscriber gets the drafts and the commits of both, in order for each thread, and blocks
+//! neither of them.
 //!
 //! `cargo run --example watch`. Offline, in a temporary folder.
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Prints what happens until every thread's run has ended.
+/// Prints events until every thread's run has ended.
 fn watch(mut subscription: Subscription, titles: &BTreeMap<ThreadId, &str>) {
     let mut running = titles.len();
     while running > 0 {

@@ -1,4 +1,4 @@
-//! How Selvedge is opened: the project, the keys, the models and the tools.
+//! The builder: project, keys, models and tools.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::tool::Tool;
 use crate::workshop::models::{Provided, Provider, SCRIPTED};
 use crate::workshop::{DEFAULT_AGENT, Models, OrderError, Program, Workshop};
 
-/// Says what [`Selvedge`] is opened with. Made by [`Selvedge::builder`].
+/// The options of [`Selvedge`]. Created by [`Selvedge::builder`].
 ///
 /// ```
 /// # fn main() -> Result<(), selvedge::Error> {
@@ -66,18 +66,17 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// The folder whose threads, directives, agents and tools are used; the current folder if it is not set. Threads are kept in `.ai` below
-    /// it. It is created if it does not exist.
+    /// The project's folder, with threads, directives, agents and tools in `.ai`; default: the current folder. It is created if it does not
+    /// exist.
     pub fn project(mut self, folder: impl AsRef<Path>) -> Self {
         self.project = folder.as_ref().to_owned();
         self
     }
 
-    /// The folder of the signing key and of the keys that are trusted; `.selvedge` in the project's folder if it is not set.
+    /// The folder of the signing key and of the trusted keys; default: `.selvedge` in the project's folder.
     ///
-    /// The holder of this folder decides what is believed, so set it where others can write to the project, such as a checkout. The command
-    /// line keeps its own in `~/.config/selvedge`, or where `SELVEDGE_HOME` says; a program that works on the same threads uses the same
-    /// folder.
+    /// A user who can write this folder decides which keys are trusted, so set it if others can write to the project, such as a checkout. The
+    /// command line uses `~/.config/selvedge`, or `SELVEDGE_HOME`; a program that works on the same threads uses the same folder.
     pub fn home(mut self, folder: impl AsRef<Path>) -> Self {
         self.home = Some(folder.as_ref().to_owned());
         self
@@ -90,7 +89,7 @@ impl Builder {
         self
     }
 
-    /// Names the agent of threads that say nothing else; `agent` if it is not set. `.ai/agents/NAME.yaml` may say who it is.
+    /// The default agent of threads; default: `agent`. `.ai/agents/NAME.yaml` may describe it.
     pub fn agent(mut self, name: impl Into<String>) -> Self {
         self.agent = Some(name.into());
         self
@@ -102,15 +101,15 @@ impl Builder {
         self
     }
 
-    /// Adds a model under a name. The first one is the default; without any, an offline model answers that only shows what it was told.
+    /// Adds a model under a name. The first one is the default; without any, an offline model echoes its input.
     ///
-    /// It counts as free: use [`Builder::priced_model`] for one that costs money. The name stands in the record of each thread, and a thread
+    /// It counts as free: use [`Builder::priced_model`] for one that costs money. The name is recorded in each thread, and a thread
     /// needs it for as long as it runs.
     pub fn model(self, name: impl Into<String>, model: impl Model + 'static) -> Self {
         self.priced_model(name, model, Price::default())
     }
 
-    /// Adds a model whose tokens cost money. No call of it is made that a thread's [`Limit::Spend`] does not cover. Prices in the
+    /// Adds a model whose tokens cost money. A call that a thread's [`Limit::Spend`] does not cover is not made. Prices in the
     /// configuration (`models.known`) take precedence.
     pub fn priced_model(mut self, name: impl Into<String>, model: impl Model + 'static, price: Price) -> Self {
         self.models
@@ -132,20 +131,21 @@ impl Builder {
         self
     }
 
-    /// Permits a capability to threads of [`Job::say`](crate::Job::say) beside the program's own tools, such as `tool.file.read`, or
+    /// Grants a capability to threads of [`Job::say`](crate::Job::say) in addition to the program's own tools, such as `tool.file.read`, or
     /// `tool.file.*` for all below.
     pub fn allow(mut self, capability: impl Into<String>) -> Self {
         self.allowed.push(capability.into());
         self
     }
 
-    /// Sets a limit of threads that say nothing else. What is not set here is what the configuration says.
+    /// The default of a limit; the others come from the configuration.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits = Limits::from(limit).over(&self.limits);
         self
     }
 
-    /// The environment that has the keys of models, and that command tools may name variables of. Nothing is read from the process itself; `std::env::vars()` is all of it.
+    /// The environment variables that have the keys of models and that command tools may declare. The process's own are not read; pass
+    /// `std::env::vars()` for all of them.
     pub fn environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         self.environment.extend(variables);
         self
@@ -157,11 +157,11 @@ impl Builder {
         self
     }
 
-    /// Opens it.
+    /// Opens the project.
     ///
-    /// On return the folder has a store and a key to sign with, and threads whose process died are settled as suspended:
-    /// [`Selvedge::recovered`] names them. A key is made only together with the store: a project whose store exists and whose key is
-    /// elsewhere is refused with `no_key`.
+    /// On return the folder has a store and a signing key, and threads whose process died are suspended:
+    /// [`Selvedge::recovered`] lists them. A key is created only together with the store: a project with a store and a key in another
+    /// folder is refused.
     pub fn open(self) -> Result<Selvedge> {
         let runtime = Handle::try_current().ok();
         let home = Home::of(&self.project, self.home.as_deref(), self.is_read_only)?;
@@ -206,6 +206,7 @@ impl Builder {
         };
         let access = if self.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
         let store = Arc::new(open_store(&home, access, trust.clone())?);
+        let notices = store.opened().notices.clone();
         let keeper = match access {
             Access::ReadWrite => Some(Keeper::new(store.clone(), config.state_persistence.clone())?),
             Access::ReadOnly => None,
@@ -214,7 +215,7 @@ impl Builder {
         let defaults = Defaults { agent, model: default_model, limits: self.limits, capabilities, risks };
         let project = home.project.clone();
         let workshop = Workshop { library, project, environment: self.environment, config, models, program };
-        Selvedge::assemble(store, trust, workshop, keeper, redactor, defaults, access)
+        Selvedge::assemble(store, notices, trust, workshop, keeper, redactor, defaults, access)
     }
 }
 

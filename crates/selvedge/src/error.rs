@@ -1,4 +1,4 @@
-//! The one error of the façade.
+//! The error of the façade.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -25,7 +25,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why a call of [`Selvedge`](crate::Selvedge) failed.
 ///
 /// A program acts on [`code`](Error::code), [`kind`](Error::kind) and [`is_retryable`](Error::is_retryable), never on the text. Codes are
-/// stable and the same in every door: `selvedge help CODE` prints the page of one. As JSON an error is
+/// stable and the same in every interface: `selvedge help CODE` prints the page of one. As JSON an error is
 /// `{"code", "message", "hint", "retryable"}`, as the command line writes it.
 pub struct Error(Box<Inner>);
 
@@ -50,13 +50,13 @@ impl Error {
         self
     }
 
-    /// The error that an error of one of the parts is to a caller.
+    /// Wraps an error of one of the crates below.
     fn of(error: impl Classify + Send + Sync + 'static) -> Self {
         let mut message = error.to_string();
         let mut cause = error.source();
         while let Some(source) = cause {
             let text = source.to_string();
-            // Some messages quote their cause already.
+            // Some messages already quote their cause.
             if !message.contains(&text) {
                 message = format!("{message}: {text}");
             }
@@ -84,12 +84,12 @@ impl Error {
         error
     }
 
-    /// The stable word for this error, such as `thread_not_found`.
+    /// The stable code of this error, such as `thread_not_found`.
     pub fn code(&self) -> &'static str {
         self.0.code
     }
 
-    /// What went wrong, as far as a caller can act on it.
+    /// The kind of error, for callers to act on.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }

@@ -20,9 +20,9 @@ use selvedge_model::{
     ThreadId,
 };
 use selvedge_store::load::load;
-use selvedge_store::{Cursor, Error as StoreError, Filter, Page, Registry, Store, Summary};
+use selvedge_store::{Backend, Cursor, Error as StoreError, Filter, Page, Store, Summary};
+use selvedge_store_local::Access;
 use selvedge_store_local::system::{SystemClock, SystemIds};
-use selvedge_store_local::{Access, LocalStore};
 use selvedge_tools::ProcessGroups;
 
 use crate::builder::Builder;
@@ -32,12 +32,12 @@ use crate::job::{Job, Task};
 use crate::orchestrator::Orchestrator;
 use crate::pending::Pending;
 use crate::proof::{self, Archive, Proof};
-use crate::workshop::{Wishes, Workshop, capabilities};
+use crate::workshop::{OrderOptions, Workshop, capabilities};
 
 /// The threads of one project: runs them, sends to them, waits for them, stops them, follows and verifies them.
 ///
-/// A handle that is cloned freely. Calls that take time return a [`Pending`], which is awaited on any async runtime or joined on a plain
-/// thread. Runs go on in tasks of Selvedge's own and depend on no caller. When the last handle is dropped and nothing runs any more, the
+/// A cheap handle to clone. Calls that take time return a [`Pending`], which is awaited on any async runtime or joined on a plain
+/// thread. Runs are tasks of Selvedge itself and depend on no caller. When the last handle is dropped and nothing is running, the
 /// store is closed.
 #[derive(Clone)]
 pub struct Selvedge {
@@ -45,7 +45,7 @@ pub struct Selvedge {
 }
 
 struct Shared {
-    store: Arc<LocalStore>,
+    store: Arc<dyn Backend>,
     engine: Engine,
     workshop: Arc<Workshop>,
     orchestrator: Orchestrator,
@@ -55,15 +55,15 @@ struct Shared {
     is_shut_down: AtomicBool,
     /// Ends waits when it is shut down.
     waits: Cancel,
-    /// The threads of calls that block for moments, so that a burst of calls does not start a thread for each. What may take long,
-    /// and what stops a run, gets a thread of its own.
+    /// The threads of short blocking calls, so that a burst of calls does not start a thread for each. Long calls, and calls that stop
+    /// a run, get a thread of their own.
     pool: Pool,
 }
 
 /// As many as the engine commits with at the same time.
 const POOL_THREADS_MAX: usize = 64;
 
-/// What a thread of the program is created with that says nothing else.
+/// The defaults of the program's threads.
 pub(crate) struct Defaults {
     pub(crate) agent: AgentId,
     pub(crate) model: String,
@@ -80,20 +80,22 @@ impl std::fmt::Debug for Selvedge {
 
 /// Opening and shutting down.
 impl Selvedge {
-    /// Opens a folder that belongs to this program: threads in `.ai`, the signing key in `.selvedge`, both made if they don't exist.
+    /// Opens a folder that belongs to this program: threads in `.ai`, the signing key in `.selvedge`, both created if they don't exist.
     ///
     /// What holds on return is what [`Builder::open`] says.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         Self::builder().project(folder).open()
     }
 
-    /// Says what to open, and with which models and tools.
+    /// A builder, to set folders, models and tools.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
+    /// Puts the parts together, over any store; only opening one ([`Builder::open`]) knows which it is. `notices` are what opening it found.
     pub(crate) fn assemble(
-        store: Arc<LocalStore>,
+        store: Arc<dyn Backend>,
+        notices: Vec<String>,
         trust: Trust,
         workshop: Workshop,
         snapshots: Option<Keeper>,
@@ -101,7 +103,8 @@ impl Selvedge {
         defaults: Defaults,
         access: Access,
     ) -> Result<Self> {
-        let (written, masked) = (store.clone(), redactor.clone());
+        let written = store.clone();
+        let masked = redactor.clone();
         let engine = Engine::new(EngineOptions {
             store: store.clone(),
             trust,
@@ -113,7 +116,7 @@ impl Selvedge {
             snapshots,
             prepare: Some(Arc::new(move |manifest: &Manifest, work: &Assignment| {
                 let page = || capabilities::page(manifest, work, &masked);
-                written.write_capabilities(&manifest.thread_id, page).map(|_| ())
+                written.write_capabilities(&manifest.thread_id, &page).map(|_| ())
             })),
         });
         let workshop = Arc::new(workshop);
@@ -121,7 +124,7 @@ impl Selvedge {
         // Weak, because the tools of a run outlive the handles for a moment.
         let known = Arc::downgrade(&store);
         let vouch = Arc::new(move |parent: &Manifest| match known.upgrade() {
-            Some(store) => store.vouch(parent).map_err(|error| match error.hint() {
+            Some(store) => store.check_manifest(parent).map_err(|error| match error.hint() {
                 Some(hint) => format!("{error}; {hint}"),
                 None => error.to_string(),
             }),
@@ -132,7 +135,7 @@ impl Selvedge {
             Access::ReadWrite => engine.recover()?,
             Access::ReadOnly => Vec::new(),
         };
-        let notices = Mutex::new(store.opened().notices.clone());
+        let notices = Mutex::new(notices);
         let is_shut_down = AtomicBool::new(false);
         let waits = Cancel::new();
         let pool = Pool::bounded(POOL_THREADS_MAX);
@@ -141,23 +144,23 @@ impl Selvedge {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The threads that a dead process left running, as they were found when this was opened. They are suspended now;
-    /// [`Selvedge::resume`] goes on with one, and no finished call is made again.
+    /// The threads that a dead process left running, found when this was opened. They are suspended now;
+    /// [`Selvedge::resume`] continues one, and no finished call is repeated.
     pub fn recovered(&self) -> &[ThreadId] {
         &self.shared.recovered
     }
 
-    /// Takes the notices since the last call: what was repaired when the store was opened, tools that can't be used, directives that are
-    /// gone. None of them is an error.
+    /// Takes the notices since the last call: repairs when the store was opened, invalid tools, missing directives. None of them is an
+    /// error.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut self.shared.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Shuts down: new runs are refused with `shut_down`, waits end as `interrupted`, and runs may end by themselves for as long as `grace`.
+    /// Shuts down: new runs are refused with `shut_down`, waits end as `interrupted`, and runs have the time `grace` to finish.
     ///
-    /// Gives whether nothing runs any more. What still runs then may be cut by the end of the process: nothing committed is lost,
-    /// the next [`Selvedge::open`] settles such threads as suspended, and [`Selvedge::resume`] goes on with them. [`Selvedge::cancel`]
-    /// before this those that are to end instead.
+    /// Returns whether all runs have ended. The others may be cut off by the end of the process: nothing committed is lost,
+    /// the next [`Selvedge::open`] suspends such threads, and [`Selvedge::resume`] continues them. To end a thread instead,
+    /// [`Selvedge::cancel`] it before this.
     pub fn shut_down(&self, grace: Duration) -> Pending<bool> {
         self.shared.is_shut_down.store(true, Ordering::SeqCst);
         self.shared.waits.say(Stop::Cancelled);
@@ -165,24 +168,24 @@ impl Selvedge {
         Pending::long(move || Ok(shared.engine.wait_idle(grace)))
     }
 
-    /// The engine below, for what this type has no call for. Runs that are started with it are not refused after
+    /// The underlying engine, for operations that this type lacks. Runs that are started with it are not refused after
     /// [`Selvedge::shut_down`].
     pub fn engine(&self) -> &Engine {
         &self.shared.engine
     }
 
-    /// The store below, for what this type has no call for.
+    /// The underlying store, for operations that this type lacks.
     pub fn store(&self) -> Arc<dyn Store> {
         self.shared.store.clone()
     }
 
-    /// Does something that blocks for moments.
+    /// Runs a short blocking call.
     fn short<T: Send + 'static>(&self, work: impl FnOnce(&Shared) -> Result<T> + Send + 'static) -> Pending<T> {
         let shared = self.shared.clone();
         Pending::short(&self.shared.pool, move || work(&shared))
     }
 
-    /// Does something that blocks and may take long.
+    /// Runs a long blocking call.
     fn long<T: Send + 'static>(&self, work: impl FnOnce(&Shared) -> Result<T> + Send + 'static) -> Pending<T> {
         let shared = self.shared.clone();
         Pending::long(move || work(&shared))
@@ -197,12 +200,12 @@ impl Selvedge {
 
 /// Running threads.
 impl Selvedge {
-    /// Creates a thread and runs it to the end of its run.
+    /// Creates a thread and runs it until its run ends.
     ///
-    /// The outcome says how the run ended: completed, suspended (for an approval, a limit or a failed model) or failed. That is no error
-    /// of the call. If this program dies meanwhile, the thread has its message, and [`Selvedge::resume`] goes on.
+    /// The outcome says how the run ended: completed, suspended (for an approval, a limit or a failed model) or failed. That is not an
+    /// error of the call. If this program dies in the meantime, the thread has its message, and [`Selvedge::resume`] continues it.
     ///
-    /// A job with a [key](Job::key) that has a thread already gives the outcome of that one, which is waited for if it runs.
+    /// A job whose [key](Job::key) already has a thread returns the outcome of that thread, after waiting for its active run.
     pub fn run(&self, job: impl Into<Job>) -> Pending<Outcome> {
         let job = job.into();
         let started = self.short(move |shared| {
@@ -220,16 +223,16 @@ impl Selvedge {
         })
     }
 
-    /// Creates a thread and starts its run. On return the thread and its message are durable, and the run goes on by itself:
+    /// Creates a thread and starts its run. On return the thread and its message are durable, and the run continues in the background:
     /// [`Selvedge::wait`] waits for it, [`Selvedge::subscribe`] shows it.
     ///
-    /// A job with a [key](Job::key) that has a thread already gives that one; it is started only if it has never run.
+    /// A job whose [key](Job::key) already has a thread returns that thread; it is started only if it has never run.
     pub fn start(&self, job: impl Into<Job>) -> Pending<ThreadId> {
         let job = job.into();
         self.short(move |shared| {
             let (thread, is_new) = shared.create(job)?;
             if is_new || shared.is_unbegun(&thread)? {
-                // It goes on by itself.
+                // It continues in the background.
                 drop(shared.resume(&thread, Input::nothing())?);
             }
             Ok(thread)
@@ -246,36 +249,40 @@ impl Selvedge {
     /// Sends a message to a thread and waits for the end of the run that answers it. The message is durable before anything runs. If
     /// another process runs the thread, that process answers.
     pub fn send(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<Outcome> {
-        let (thread, input) = (thread.clone(), input.into());
+        let thread = thread.clone();
+        let input = input.into();
         self.running(move |shared| shared.send(&thread, input))
     }
 
-    /// Accepts a message for a thread. On return it is durable, and a run that goes on by itself answers it.
+    /// Queues a message for a thread. On return it is durable, and a run in the background answers it.
     pub fn submit(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<()> {
-        let (thread, input) = (thread.clone(), input.into());
+        let thread = thread.clone();
+        let input = input.into();
         self.short(move |shared| shared.send(&thread, input).map(drop))
     }
 
-    /// Goes on with a thread that was created, is suspended, or whose process died, and waits for the end of its run. Finished calls are not
-    /// made again. Pass [`Input::nothing`] to go on with what is open, a message to say something, and [`Input::raising`] for higher limits.
+    /// Resumes a thread that was created, is suspended, or whose process died, and waits for the end of its run. Finished calls are not
+    /// repeated. Pass [`Input::nothing`] to only continue, a message to send one, and [`Input::raising`] for higher limits.
     ///
-    /// A thread that has ended goes on in a successor, which needs a message; [`Outcome::resumed`] names it.
+    /// A thread that has ended is continued by a successor, which needs a message; [`Outcome::resumed`] names it.
     pub fn resume(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<Outcome> {
-        let (thread, input) = (thread.clone(), input.into());
+        let thread = thread.clone();
+        let input = input.into();
         self.running(move |shared| shared.resume(&thread, input))
     }
 
-    /// Waits until the active run of a thread has ended or is suspended; at once if none is active. It reads only, and works for a thread
-    /// that another process runs. Dropping it ends the wait and nothing else.
+    /// Waits until the active run of a thread has ended or is suspended; at once if none is active. It only reads, and works for a thread
+    /// of another process. Dropping it ends only the wait.
     pub fn wait(&self, thread: &ThreadId) -> Pending<Outcome> {
-        let (asked, all) = (thread.clone(), self.wait_all(std::slice::from_ref(thread), Duration::MAX));
+        let asked = thread.clone();
+        let all = self.wait_all(std::slice::from_ref(thread), Duration::MAX);
         Pending::new(async move {
             let found = all.await?.results.remove(&asked);
             found.ok_or_else(|| StoreError::NoThread(asked.to_string()).into())
         })
     }
 
-    /// Waits for several threads, at most this long, and gives the outcome of each; `timeout` for those that have not ended.
+    /// Waits for several threads, at most this long, and returns the outcome of each; `timeout` for those that have not ended.
     pub fn wait_all(&self, threads: &[ThreadId], timeout: Duration) -> Pending<Outcomes> {
         let cancel = EndsWait(self.shared.waits.child());
         match self.shared.engine.submit_wait(threads.to_vec(), timeout, cancel.0.clone()) {
@@ -287,13 +294,13 @@ impl Selvedge {
         }
     }
 
-    /// Cancels a thread with everything that it started. On return the request is durable and the run is told; it ends at the next moment at
-    /// which nothing is lost, soon after. A suspended thread has ended on return.
+    /// Cancels a thread and its descendants. On return the request is durable and the run is notified; it stops soon after, at the next point
+    /// where no work is lost. A suspended thread has ended on return.
     pub fn cancel(&self, thread: &ThreadId) -> Pending<Stopped> {
         self.stop(thread, Stop::Cancelled)
     }
 
-    /// Kills a thread with everything that it started: what its run is doing is torn down.
+    /// Kills a thread and its descendants: running calls are stopped at once.
     pub fn kill(&self, thread: &ThreadId) -> Pending<Stopped> {
         self.stop(thread, Stop::Killed)
     }
@@ -307,10 +314,12 @@ impl Selvedge {
     /// as the approver.
     ///
     /// On return the decision is signed and durable, or left with the process that runs the thread; nothing has run because of it. Once
-    /// [`Decided::undecided`] is empty, [`Selvedge::resume`] goes on. The first decision counts: the same again changes nothing, another is
+    /// [`Decided::undecided`] is empty, [`Selvedge::resume`] continues. The first decision counts: the same again changes nothing, another is
     /// refused with `already_decided`.
     pub fn decide(&self, thread: &ThreadId, call: &CallId, choice: Choice, who: &str) -> Pending<Decided> {
-        let (thread, call, who) = (thread.clone(), call.clone(), who.to_owned());
+        let thread = thread.clone();
+        let call = call.clone();
+        let who = who.to_owned();
         self.short(move |shared| {
             let work = shared.assignment(&thread)?;
             Ok(shared.engine.decide(&thread, &call, choice, &who, &work)?)
@@ -320,7 +329,7 @@ impl Selvedge {
 
 /// Reading threads.
 impl Selvedge {
-    /// How a thread, or the end of its chain, stands: its status, result, outputs, cost and pending approvals, from the verified log.
+    /// The outcome of a thread, or of the end of its chain: status, result, outputs, cost and pending approvals, from the verified log.
     pub fn status(&self, thread: &ThreadId) -> Pending<Outcome> {
         let thread = thread.clone();
         self.short(move |shared| Ok(get_status(&*shared.store, shared.engine.trust(), &thread)?))
@@ -335,21 +344,21 @@ impl Selvedge {
         })
     }
 
-    /// A page of threads, the newest first; `after` is where the page before ended.
+    /// A page of threads, newest first; `after` is the cursor of the previous page.
     pub fn threads(&self, filter: Filter, after: Option<Cursor>, limit: usize) -> Pending<Page<Summary>> {
         self.short(move |shared| Ok(shared.store.list(&filter, after, limit)?))
     }
 
-    /// The one thread whose id, or the hex at its end, begins with this.
+    /// The one thread whose id, or hex suffix, begins with this.
     pub fn find(&self, prefix: &str) -> Pending<ThreadId> {
         let prefix = prefix.to_owned();
         self.short(move |shared| Ok(shared.store.resolve(&prefix)?))
     }
 
-    /// Subscribes to what this process does, drafts included. Events of other processes are not in it: [`Selvedge::follow`] has those.
+    /// Subscribes to the events of this process, including drafts. For other processes there is [`Selvedge::follow`].
     ///
-    /// A run never waits for a subscriber: one that is too slow gets a [`RunEvent::Missed`](crate::RunEvent::Missed). It reads the store for
-    /// a moment.
+    /// A run never waits for a subscriber: a slow one gets a [`RunEvent::Missed`](crate::RunEvent::Missed). Subscribing reads the store
+    /// briefly.
     pub fn subscribe(&self, watched: Watched) -> Subscription {
         self.shared.engine.subscribe(watched)
     }
@@ -359,22 +368,23 @@ impl Selvedge {
         Follow::new(self.shared.engine.clone(), thread.clone(), first_line)
     }
 
-    /// Verifies a thread: every signature of its log and every blob that it names. Writes nothing. A log that does not hold is no error of
-    /// the call: [`Proof::is_sound`] says so.
+    /// Verifies a thread: every signature of its log and every blob that it names. Writes nothing. A damaged log is not an error
+    /// of the call: see [`Proof::is_sound`].
     pub fn verify(&self, thread: &ThreadId) -> Pending<Proof> {
         let thread = thread.clone();
-        self.long(move |shared| proof::verify(&shared.store, &thread))
+        self.long(move |shared| proof::verify(&*shared.store, &thread))
     }
 
     /// Exports a thread as a tar archive that anyone with the public key can verify without a store. On return the file, which must not
-    /// exist before, is durable. A thread whose log does not hold is refused.
+    /// exist before, is durable. A thread with a damaged log is refused.
     pub fn export(&self, thread: &ThreadId, file: impl AsRef<Path>) -> Pending<Archive> {
-        let (thread, file) = (thread.clone(), file.as_ref().to_owned());
-        self.long(move |shared| proof::export(&shared.store, &thread, &file))
+        let thread = thread.clone();
+        let file = file.as_ref().to_owned();
+        self.long(move |shared| proof::export(&*shared.store, &thread, &file))
     }
 }
 
-/// Ends a wait when its caller is gone.
+/// Ends a wait when its caller is dropped.
 struct EndsWait(Cancel);
 
 impl Drop for EndsWait {
@@ -384,7 +394,7 @@ impl Drop for EndsWait {
 }
 
 impl Shared {
-    /// Refuses a run after the end.
+    /// Refuses a run after the shutdown.
     fn check_open(&self) -> Result<()> {
         if self.is_shut_down.load(Ordering::SeqCst) {
             return Err(ShutDown.into());
@@ -392,7 +402,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Creates the thread of a job; `false` if its key has one already.
+    /// Creates the thread of a job; `false` if its key already has one.
     fn create(&self, job: Job) -> Result<(ThreadId, bool)> {
         self.check_open()?;
         let Job { task, agent, model, limits, title, key } = job;
@@ -401,8 +411,8 @@ impl Shared {
         let key = key.map(|key| CommitKey::new(format!("run:{key}"))).transpose()?;
         let (mut thread, messages) = match task {
             Task::Directive { id, inputs } => {
-                let wishes = Wishes { inputs, agent, model, limits, task: None };
-                let order = self.orchestrator.order(&DirectiveId::new(id)?, wishes)?;
+                let options = OrderOptions { inputs, agent, model, limits, task: None };
+                let order = self.orchestrator.order(&DirectiveId::new(id)?, options)?;
                 self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(order.notices);
                 (order.thread, vec![Message::text(Role::User, order.task)])
             }
@@ -425,13 +435,13 @@ impl Shared {
         }
     }
 
-    /// Whether a thread was created and no process has begun to run it.
+    /// Whether a thread was created and has not run yet.
     fn is_unbegun(&self, thread: &ThreadId) -> Result<bool> {
         let end = self.store.get(&self.engine.end_of_chain(thread)?)?;
         Ok(end.manifest.status == Status::Created && end.holder.is_none())
     }
 
-    /// What the next run of a thread is done with, by its verified log.
+    /// The assignment of a thread's next run, from its verified log.
     fn assignment(&self, thread: &ThreadId) -> Result<Assignment> {
         let end = self.engine.end_of_chain(thread)?;
         let mut work = self.orchestrator.assignment(&self.engine.manifest(&end)?)?;

@@ -12,13 +12,13 @@ use crate::error::Result;
 
 /// How many lines are read at once.
 const LINES_MAX: usize = 256;
-/// How long one wait for the feed lasts at most. A hint may be late, so the log is read again after it.
+/// The maximum time of one wait for the feed. A notification may be late, so the log is read again afterwards.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The committed lines of a thread, each once and in order. Made by [`Selvedge::follow`](crate::Selvedge::follow).
 ///
-/// It has no end of its own: a thread that has ended may go on. Stop at the event that the program waits for, or ask
-/// [`Selvedge::status`](crate::Selvedge::status). A thread that is continued commits nothing any more: follow its successor.
+/// It never ends: a thread that has ended may be continued. Stop at the event that the program waits for, or check
+/// [`Selvedge::status`](crate::Selvedge::status). A thread that was continued by a successor commits nothing more: follow the successor.
 #[derive(Debug)]
 pub struct Follow {
     engine: Engine,
@@ -35,7 +35,9 @@ impl Follow {
     /// The next line, awaited on any runtime; it needs no thread while it waits. Dropping the future loses no line.
     pub async fn next(&mut self) -> Result<Line> {
         loop {
-            let (engine, thread, next_line) = (self.engine.clone(), self.thread.clone(), self.next_line);
+            let engine = self.engine.clone();
+            let thread = self.thread.clone();
+            let next_line = self.next_line;
             if let Some(line) = self.take() {
                 return Ok(line);
             }
@@ -67,7 +69,7 @@ impl Follow {
         }
     }
 
-    /// The number of the line that comes next: where another follower goes on.
+    /// The number of the next line, where another follower can continue.
     pub fn next_line(&self) -> u64 {
         self.next_line
     }
@@ -79,7 +81,7 @@ impl Follow {
     }
 }
 
-/// The lines from a number on, and where the feed was before they were read: what is committed in between ends the next wait at once.
+/// The lines from a number on, and the feed's position before they were read: a commit in between ends the next wait at once.
 fn look(engine: &Engine, thread: &ThreadId, first_line: u64) -> Result<(u64, Vec<Line>)> {
     let position = engine.store().position()?;
     Ok((position, engine.store().read(thread, first_line, LINES_MAX)?))

@@ -29,7 +29,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Finds the folders and makes what is missing, unless nothing may be written.
+    /// Finds the folders and creates what is missing, unless read-only.
     pub(crate) fn of(project: &Path, home: Option<&Path>, is_read_only: bool) -> Result<Self> {
         let project = if project.as_os_str().is_empty() { Path::new(".") } else { project };
         if !is_read_only {
@@ -48,32 +48,31 @@ impl Home {
         Ok(found)
     }
 
-    /// Refuses keys that came with the project's items: a project can't vouch for itself.
+    /// Refuses keys inside the project: a project can't vouch for itself.
     fn check_apart(&self) -> Result<()> {
         let real = fs::canonicalize(&self.folder).unwrap_or_else(|_| self.folder.clone());
         if !real.starts_with(self.project.join(".ai")) {
             return Ok(());
         }
-        let message =
-            format!("the folder of the keys, `{}`, lies inside the project's own `.ai`", self.folder.display());
-        Err(Error::new(Kind::Denied, "keys_in_project", message).with_hint("set `home` to a folder elsewhere"))
+        let message = format!("the folder of the keys, `{}`, is inside the project's own `.ai`", self.folder.display());
+        Err(Error::new(Kind::Denied, "keys_in_project", message).with_hint("set `home` to a folder outside of it"))
     }
 
     fn keys(&self) -> Folders {
         Folders::below(self.folder.join("keys"))
     }
 
-    /// Makes the key and the store, if there is neither.
+    /// Creates the key and the store, if there is neither.
     fn make(&self, is_own: bool) -> Result<()> {
         let signing = self.keys().signing();
         let threads = self.project.join(".ai").join("agent").join("threads");
         let signer = match KeyFolder::load(&signing) {
             Err(error @ KeyError::Absent { .. }) if threads.exists() => {
-                let hint = "the threads here were signed with a key that is kept elsewhere: set `home` to its folder";
+                let hint = "the threads here were signed with another key: set `home` to its folder";
                 return Err(Error::from(error).with_hint(hint));
             }
             Err(KeyError::Absent { .. }) => match KeyFolder::create(&signing, &SystemIds) {
-                // Another process was faster; its key is whole.
+                // Another process was faster; its key is complete.
                 Err(KeyError::Exists { .. }) => KeyFolder::load(&signing)?,
                 created => created?,
             },
@@ -106,13 +105,14 @@ impl Home {
         Ok(trust.with_vouchers(chain.vouchers()))
     }
 
-    /// The key to sign with, and those that it took over from.
+    /// The signing key and its predecessors.
     fn signer(&self, trust: &Trust) -> Result<Signer> {
         let signer = KeyFolder::load(&self.keys().signing())?;
         let fingerprint = signer.fingerprint();
         if trust.status(&fingerprint) == Some(Status::Revoked) {
-            let message = format!("the signing key {} was revoked: nothing it signs is believed", fingerprint.short());
-            let hint = "make a new one with `selvedge keys rotate`";
+            let message =
+                format!("the signing key {} is revoked: none of its signatures is accepted", fingerprint.short());
+            let hint = "create a new one with `selvedge keys rotate`";
             return Err(Error::new(Kind::Denied, "key_revoked", message).with_hint(hint));
         }
         let chain = KeyChain::load(&self.keys().chain(), trust)?;
@@ -125,7 +125,7 @@ impl Home {
     }
 }
 
-/// Opens the store. It closes itself when its last user is gone.
+/// Opens the store. It is closed when its last user is dropped.
 pub(crate) fn open_store(home: &Home, access: Access, trust: Trust) -> Result<LocalStore> {
     let signer = match access {
         Access::ReadWrite => Some(home.signer(&trust)?),

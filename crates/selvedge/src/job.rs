@@ -1,4 +1,4 @@
-//! What a new thread is to do.
+//! The job of a new thread.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use selvedge_model::limits::Limits;
 use selvedge_model::{Message, Money, Role};
 use serde_json::{Map, Value};
 
-/// What a new thread is to do: a message for the program's agent, or a directive of the project.
+/// The job of a new thread: a message for the program's agent, or a directive of the project.
 ///
 /// ```
 /// use selvedge::{Job, Limit};
@@ -32,7 +32,7 @@ pub(crate) enum Task {
 }
 
 impl Job {
-    /// A thread that answers a message. It may call the program's tools, and what [`Builder::allow`](crate::Builder::allow) names.
+    /// A thread that answers a message. It may call the program's tools, and those that [`Builder::allow`](crate::Builder::allow) names.
     pub fn say(text: impl Into<String>) -> Self {
         Self::messages(vec![Message::text(Role::User, text)])
     }
@@ -42,7 +42,7 @@ impl Job {
         Self::of(Task::Say(messages))
     }
 
-    /// A thread that does what a directive says, such as `reports/weekly` for `.ai/directives/reports/weekly.md`. It may call what the
+    /// A thread that runs a directive, such as `reports/weekly` for `.ai/directives/reports/weekly.md`. It may call the tools that the
     /// directive permits.
     pub fn directive(id: impl Into<String>) -> Self {
         Self::of(Task::Directive { id: id.into(), inputs: Map::new() })
@@ -52,7 +52,7 @@ impl Job {
         Self { task, agent: None, model: None, limits: Limits::default(), title: None, key: None }
     }
 
-    /// Sets an input of the directive. A message has none, so nothing is done with it there.
+    /// Sets an input of the directive. Ignored for a job without a directive.
     #[must_use]
     pub fn input(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         if let Task::Directive { inputs, .. } = &mut self.task {
@@ -86,7 +86,7 @@ impl Job {
         Self { title: Some(title.into()), ..self }
     }
 
-    /// Names this job, so that it is done once: the same key again creates no second thread, and is answered with the first one.
+    /// An idempotency key: the same key again creates no second thread, and returns the first one.
     #[must_use]
     pub fn key(self, key: impl Into<String>) -> Self {
         Self { key: Some(key.into()), ..self }
@@ -105,7 +105,7 @@ impl From<String> for Job {
     }
 }
 
-/// A ceiling of a thread. A thread that reaches one is suspended, and goes on when it is resumed with a higher one.
+/// A limit of a thread. A thread that reaches it is suspended, and continues when it is resumed with a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {

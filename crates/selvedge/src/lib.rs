@@ -1,14 +1,14 @@
-//! Runs AI-agent threads that never lose their place.
+//! Runs AI agents as durable threads on signed logs.
 //!
-//! Every step of a thread is committed to a signed, append-only log before a caller is told of it. Kill the process at any moment: the
-//! same execution goes on, and no finished effect is repeated.
+//! Every step of a thread is committed to a signed, append-only log before it is reported to a caller. Kill the process at any moment:
+//! the next process continues the same execution, and no finished effect is repeated.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! use selvedge::{Script, Scripted, Selvedge, Tool, json};
 //!
-//! // A model that answers from a script stands in for a real one.
+//! // A scripted model takes the place of a real one.
 //! let script = "turns: [{calls: [{tool: add, arguments: {a: 2, b: 3}}]}, {say: 'It is {result}.'}]";
 //!
 //! let selvedge = Selvedge::builder()
@@ -44,22 +44,23 @@
 //! | call | returns when |
 //! |---|---|
 //! | [`Selvedge::run`] | a new thread has answered |
-//! | [`Selvedge::start`] | a new thread is durable; it answers by itself |
+//! | [`Selvedge::start`] | a new thread is durable; its run continues in the background |
 //! | [`Selvedge::create`] | a new thread is durable; nothing runs |
 //! | [`Selvedge::send`] | the thread has answered a message |
-//! | [`Selvedge::submit`] | the message is durable; the thread answers by itself |
-//! | [`Selvedge::resume`] | a suspended thread has come to the end of its run |
+//! | [`Selvedge::submit`] | the message is durable; its run continues in the background |
+//! | [`Selvedge::resume`] | the resumed run of a suspended thread has ended |
 //! | [`Selvedge::wait`] | the active run, in this process or another, has ended |
-//! | [`Selvedge::cancel`] | the run is told to stop |
+//! | [`Selvedge::cancel`] | the run has been asked to stop |
 //!
-//! Each gives a [`Pending`]: await it on any runtime, or [`join`](Pending::join) it. It has begun already, and *dropping it stops nothing*.
+//! Each returns a [`Pending`]: await it on any runtime, or [`join`](Pending::join) it. The call has already begun, and *dropping it does not
+//! stop it*.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! use selvedge::{Job, Limit, Selvedge, Status};
 //!
-//! // Without a model of its own a program gets an offline one, which repeats what it was told.
+//! // A program that registers no model gets an offline one, which echoes its input.
 //! let selvedge = Selvedge::open(folder.path())?;
 //! let thread = selvedge.start(Job::say("Hello.").title("greeting").limit(Limit::Turns(3))).join()?;
 //! assert_eq!(selvedge.wait(&thread).join()?.status, Status::Completed);
@@ -69,17 +70,17 @@
 //! # }
 //! ```
 //!
-//! How a run ended is an [`Outcome`], and no error: suspended for an approval or a limit is a state to go on from. What fails is an
-//! [`Error`] with a stable [`code`](Error::code).
+//! How a run ended is an [`Outcome`], not an error: a thread that is suspended for an approval or a limit can be resumed. A call that fails
+//! returns an [`Error`] with a stable [`code`](Error::code).
 //!
-//! When a process dies, the next [`Selvedge::open`] settles the threads that it ran as suspended and names them
-//! ([`Selvedge::recovered`]); [`Selvedge::resume`] with [`Input::nothing`] goes on with one.
+//! When a process dies, the next [`Selvedge::open`] suspends the threads that it ran and lists them
+//! ([`Selvedge::recovered`]); [`Selvedge::resume`] with [`Input::nothing`] continues one.
 //!
 //! # Models
 //!
-//! A model implements [`Model`]: a prompt in, drafts while it speaks, one answer or one error out. It is registered under a name with
-//! [`Builder::model`], or with its price with [`Builder::priced_model`]; the name stands in the record of each thread. A [`ModelError`] says
-//! whether trying again helps, and the engine does. See `examples/own_model.rs`.
+//! A model implements [`Model`]: it gets a prompt, streams drafts, and returns one answer or one error. It is registered under a name with
+//! [`Builder::model`], or with its price with [`Builder::priced_model`]; each thread records the name. A [`ModelError`] says whether a retry
+//! helps; the engine retries. See `examples/own_model.rs`.
 //!
 //! Models on the network need no code: they are named `anthropic:MODEL`, `openai:MODEL`, `openai-responses:MODEL`, by a host of the
 //! configuration (`models.providers`), or by a tier such as `fast`, with [`Builder::default_model`] or [`Job::model`]. Their keys are looked
@@ -88,15 +89,15 @@
 //! # Tools
 //!
 //! A tool is a closure ([`Tool::function`], [`Tool::async_function`]) or an implementation of [`model::Tool`]. Its arguments are checked against
-//! its JSON Schema before it is called; the model sees what is wrong with them, with the path and the reason, and can correct itself.
+//! its JSON Schema before it is called; on an error the model gets the path and the reason, and can correct itself.
 //!
-//! A tool declares its effect, because that decides what happens after a crash in the middle of a call:
+//! A tool declares its effect class, which decides what happens after a crash in the middle of a call:
 //!
 //! | declared | after a crash |
 //! |---|---|
-//! | [`Tool::pure`] | the call is made again |
-//! | [`Tool::idempotent`] | the call is made again, with the same [`CallContext::key`] |
-//! | neither: at most once | [`Tool::reconcile`] is asked; without an answer the thread is suspended until a person resolves the call |
+//! | [`Tool::pure`] | the call is repeated |
+//! | [`Tool::idempotent`] | the call is repeated, with the same [`CallContext::key`] |
+//! | neither: at most once | [`Tool::reconcile`] is called; if the outcome stays unknown, the thread is suspended until a person resolves the call |
 //!
 //! See `examples/own_tool.rs`.
 //!
@@ -128,33 +129,33 @@
 //!
 //! # Following
 //!
-//! - [`Selvedge::subscribe`] gives what *this process* does as it happens: drafts, calls, commits, ends. A run never waits for a subscriber; one
-//!   that is too slow is told what it missed.
-//! - [`Selvedge::follow`] gives the committed lines of a thread that *any process* runs, each once and in order. A program that only looks
+//! - [`Selvedge::subscribe`] returns the events of *this process*: drafts, calls, commits, ends. A run never waits for a subscriber; a slow
+//!   one is told what it missed.
+//! - [`Selvedge::follow`] returns the committed lines of a thread that *any process* runs, each once and in order. A program that only reads
 //!   opens the project with [`Builder::read_only`].
 //!
 //! See `examples/watch.rs` and `examples/follow.rs`.
 //!
 //! # Verifying
 //!
-//! [`Selvedge::verify`] checks every signature and every blob of a thread. [`Selvedge::export`] writes it to one file, which a stranger checks
-//! with the public key and without this program's store. What is read with [`Selvedge::messages`] and [`Selvedge::status`] is checked as well:
-//! of a log that was edited, nothing is given.
+//! [`Selvedge::verify`] checks every signature and every blob of a thread. [`Selvedge::export`] writes it to one file, which can be verified
+//! with the public key and without this program's store. [`Selvedge::messages`] and [`Selvedge::status`] verify the log too: nothing of an
+//! edited log is returned.
 //!
-//! The signing key lies in `.selvedge` in the program's folder, or where [`Builder::home`] says. Keep a copy: without it the threads that it
-//! signed can't go on.
+//! The signing key is in `.selvedge` in the project's folder, or in the folder of [`Builder::home`]. Keep a copy: without it, the threads that
+//! it signed can't be continued.
 //!
 //! # In axum and tokio
 //!
 //! Keep one [`Selvedge`] as the state of the router, and await its calls in handlers. Don't wrap them in `spawn_blocking`: its pool is
-//! bounded, runs that last fill it, and then the handler that cancels one of them waits for them to end.
+//! bounded, long runs fill it, and then the handler that cancels one of them has to wait for them to end.
 //!
 //! ```no_run
 //! # mod axum { pub mod extract { pub struct State<T>(pub T); } pub struct Json<T>(pub T); }
 //! use axum::{Json, extract::State};
 //! use selvedge::{Outcome, Result, Selvedge, ThreadId};
 //!
-//! // Durable when the response is sent; a client that hangs up stops nothing.
+//! // Durable when the response is sent; a client that disconnects does not stop the run.
 //! async fn start(State(selvedge): State<Selvedge>, text: String) -> Result<Json<ThreadId>> {
 //!     Ok(Json(selvedge.start(text).await?))
 //! }
@@ -168,17 +169,17 @@
 //! }
 //! ```
 //!
-//! - *No call blocks the runtime*: what blocks in the store is done on threads of Selvedge's own, and waiting needs none.
-//! - *Dropping a future stops nothing*, so a timeout around a call, or a client that hangs up, leaves the thread running.
-//! - *Open it inside the runtime*: async tools and models then see the runtime of the program, with its sockets and timers.
+//! - *No call blocks the runtime*: blocking work of the store runs on Selvedge's own threads, and waiting needs no thread.
+//! - *Dropping a future does not stop the call*, so after a timeout, or when a client disconnects, the thread keeps running.
+//! - *Open it inside the runtime*: async tools and models then run in the program's runtime, with its sockets and timers.
 //! - *Shut down in this order*: stop accepting connections (`with_graceful_shutdown`), then [`Selvedge::shut_down`]. Waits end at once, runs may
-//!   end by themselves for as long as the grace lasts; what is cut then goes on in the next process.
+//!   finish during the grace period; a run that is cut off is continued by the next process.
 //!
 //! A whole server with these handlers is in `tests/outside/tests/it/axum_handler.rs`.
 //!
 //! # Below the façade
 //!
-//! - **The store alone**, for a program that has an agent loop of its own: [`store::Commit`] on a [`LocalStore`]. See
+//! - **The store alone**, for a program with its own agent loop: [`store::Commit`] on a [`LocalStore`]. See
 //!   `examples/own_loop.rs`.
 //! - **The engine**, for a program that assembles each run itself: [`Engine`] with an [`Assignment`].
 //! - **A project's directives**, as the command line runs them: [`workshop::Workshop`].

@@ -1,14 +1,14 @@
-//! Agents that start, watch and stop threads: one orchestrator, several doors.
+//! Agents that start, inspect and stop threads.
 //!
-//! What a person does on the command line, an agent does with tools: start a directive as a child, wait for threads, look at how
-//! they stand, search a chain, resume, hand over, cancel and kill. Each needs a capability of its own (`tool.threads.…`), so a
-//! directive that says nothing of threads can't touch any. What changes other threads reaches only those that the calling thread
-//! itself started, or that they started. `older_names` has the names of older documents.
+//! What a person does on the command line, an agent does with tools: start a directive as a child, wait for threads, get their
+//! status, search a chain, resume, hand off, cancel and kill. Each tool needs its own capability (`tool.threads.…`), so a
+//! directive that declares none can't act on threads. Tools that change other threads only reach descendants of the calling thread.
+//! `older_names` has the names of older documents.
 
-mod doors;
+mod child;
 pub(crate) mod older_names;
-mod order;
-mod resuming;
+mod resume;
+mod thread_tools;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +19,22 @@ use selvedge_model::tool::Started;
 use selvedge_model::{Call, DirectiveId, Manifest, ThreadId, ToolSpec};
 use selvedge_store::Store;
 
-use crate::workshop::{Order, OrderError, Wishes, Workshop};
+use crate::workshop::{Order, OrderError, OrderOptions, Workshop};
 
 /// The tool that starts a directive as a child.
 pub const SPAWN: &str = "spawn_thread";
-/// The tool by which a thread hands itself over.
+/// The tool that hands the calling thread off to a successor.
 pub const HANDOFF: &str = "handoff_thread";
 
-/// The tools by which agents act on threads, as a model is told of them.
+/// The definitions of the tools that act on threads.
 pub fn thread_tools() -> Vec<ToolSpec> {
-    doors::specs()
+    thread_tools::specs()
 }
 
-/// Starts a process that will run a thread, behind a gate.
+/// Starts a process that will run a thread; it waits at a gate until the thread is committed.
 pub type Launcher = Arc<dyn Fn(&ThreadId) -> Result<Box<dyn Started>, String> + Send + Sync>;
 
-/// Makes threads of a project's directives, and lets agents do so too.
+/// Creates threads from a project's directives, for users and for agents.
 #[derive(Clone)]
 pub struct Orchestrator {
     shared: Arc<Shared>,
@@ -54,30 +54,30 @@ impl std::fmt::Debug for Orchestrator {
 }
 
 impl Orchestrator {
-    /// An orchestrator of a project's threads, which this engine runs.
+    /// An orchestrator of a project's threads, run by this engine.
     pub fn new(engine: Engine, workshop: Arc<Workshop>, launcher: Launcher, vouch: Vouch) -> Self {
         Self { shared: Arc::new(Shared { engine, workshop, launcher, vouch }) }
     }
 
-    /// Makes a directive ready to run.
-    pub fn order(&self, id: &DirectiveId, wishes: Wishes) -> Result<Order, OrderError> {
-        let mut order = self.shared.workshop.order(id, wishes)?;
+    /// Prepares a directive to run.
+    pub fn order(&self, id: &DirectiveId, options: OrderOptions) -> Result<Order, OrderError> {
+        let mut order = self.shared.workshop.order(id, options)?;
         self.equip(&mut order.assignment);
         Ok(order)
     }
 
-    /// What a thread's next run is done with, by what its own record says.
+    /// The assignment of a thread's next run, from its record.
     pub fn assignment(&self, thread: &Manifest) -> Result<Assignment, OrderError> {
         let mut work = self.shared.workshop.assignment(thread)?;
         self.equip(&mut work);
         Ok(work)
     }
 
-    /// Adds what an agent may do with threads; what it has no capability for is not offered.
+    /// Adds the tools that act on threads; those without a capability are not offered.
     fn equip(&self, work: &mut Assignment) {
-        let doors = doors::all(&self.shared);
-        work.tools.extend(older_names::tools(&doors));
-        work.tools.extend(doors);
+        let tools = thread_tools::all(&self.shared);
+        work.tools.extend(older_names::tools(&tools));
+        work.tools.extend(tools);
         work.spawning = Some(Spawning {
             children: Arc::new(self.clone()),
             at_once: self.shared.at_once(),
@@ -88,7 +88,7 @@ impl Orchestrator {
 
 impl Children for Orchestrator {
     fn order(&self, call: &Call, _: &Manifest) -> Result<ChildOrder, String> {
-        order::child(&self.shared.workshop, call)
+        child::order(&self.shared.workshop, call)
     }
 
     fn assignment(&self, child: &Manifest) -> Result<Assignment, String> {
@@ -110,8 +110,8 @@ impl Shared {
         usize::try_from(self.workshop.config.coordination.concurrency.children_max).unwrap_or(usize::MAX)
     }
 
-    /// How long a wait lasts when nobody says.
-    fn patience(&self) -> Duration {
+    /// The default timeout of a wait.
+    fn default_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.workshop.config.coordination.wait_threads.default_timeout.max(0.0))
     }
 }

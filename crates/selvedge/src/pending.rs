@@ -1,4 +1,4 @@
-//! A call that is under way.
+//! A call in progress.
 
 use std::fmt;
 use std::future::Future;
@@ -9,14 +9,13 @@ use selvedge_model::blocking::{BoxFuture, Pool, on_thread, wait};
 
 use crate::error::Result;
 
-/// A call that is under way.
+/// A call in progress.
 ///
-/// It has begun when it is returned. Await it on any async runtime, or block this thread with [`Pending::join`]. Dropping it does not stop
-/// it: a thread goes on running, a commit is made all the same. A thread is stopped with [`Selvedge::cancel`](crate::Selvedge::cancel) and
-/// nothing else.
+/// The call has begun when it is returned. Await it on any async runtime, or block this thread with [`Pending::join`]. Dropping it does not
+/// stop the call: a thread keeps running, a commit is still made. Only [`Selvedge::cancel`](crate::Selvedge::cancel) stops a thread.
 ///
-/// No thread of the caller's runtime is ever blocked: what blocks in the store is done on threads of Selvedge's own, and what waits for a
-/// run needs no thread.
+/// No thread of the caller's runtime is ever blocked: blocking work of the store runs on Selvedge's own threads, and waiting for a run needs
+/// no thread.
 #[must_use = "whether it succeeded is only known when it is awaited or joined"]
 pub struct Pending<T> {
     work: BoxFuture<'static, Result<T>>,
@@ -38,7 +37,7 @@ impl<T: Send + 'static> Pending<T> {
         Self { work: Box::pin(pool.run(work)) }
     }
 
-    /// Work that goes on by itself; this only waits for it.
+    /// Waits for work that runs in the background.
     pub(crate) fn new(work: impl Future<Output = Result<T>> + Send + 'static) -> Self {
         Self { work: Box::pin(work) }
     }

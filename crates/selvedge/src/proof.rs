@@ -7,8 +7,7 @@ use std::path::Path;
 
 use selvedge_log::recovery::Finding;
 use selvedge_model::{Classify, Digest, ThreadId};
-use selvedge_store::Error as StoreError;
-use selvedge_store_local::LocalStore;
+use selvedge_store::{Backend, Error as StoreError};
 
 use crate::error::{Error, Result};
 
@@ -20,15 +19,15 @@ pub struct Proof {
     pub thread: ThreadId,
     /// Whether the log is exactly what was signed by keys that are trusted, and every blob that it names is what it was.
     pub is_sound: bool,
-    /// The stable word for what was found; `sound` if nothing was.
+    /// The stable code of the finding; `sound` if there is none.
     pub code: &'static str,
-    /// What was found, in a sentence.
+    /// The finding, as a sentence.
     pub finding: String,
-    /// The keys that signed it, in the order they took over, and how many changesets each signed.
+    /// The keys that signed it, in order of rotation, and how many changesets each signed.
     pub signers: Vec<(Digest, u64)>,
-    /// How many lines hold.
+    /// How many lines are valid.
     pub lines: u64,
-    /// How many bytes hold.
+    /// How many bytes are valid.
     pub bytes: u64,
 }
 
@@ -46,7 +45,7 @@ pub struct Archive {
     pub signers: Vec<Digest>,
 }
 
-pub(crate) fn verify(store: &LocalStore, thread: &ThreadId) -> Result<Proof> {
+pub(crate) fn verify(store: &dyn Backend, thread: &ThreadId) -> Result<Proof> {
     let verdict = store.verify(thread, &mut |_| {})?;
     let finding = verdict.judgement.finding;
     let is_sound = finding == Finding::Sound;
@@ -62,18 +61,18 @@ pub(crate) fn verify(store: &LocalStore, thread: &ThreadId) -> Result<Proof> {
     })
 }
 
-pub(crate) fn export(store: &LocalStore, thread: &ThreadId, path: &Path) -> Result<Archive> {
+pub(crate) fn export(store: &dyn Backend, thread: &ThreadId, path: &Path) -> Result<Archive> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = file.map_err(|error| Error::io("create", path, error))?;
     let written = write(store, thread, &file, path);
     if written.is_err() {
-        // The error says what failed; half a file is removed if it can be.
+        // The first error is the one to report.
         _ = fs::remove_file(path);
     }
     written
 }
 
-fn write(store: &LocalStore, thread: &ThreadId, file: &fs::File, path: &Path) -> Result<Archive> {
+fn write(store: &dyn Backend, thread: &ThreadId, file: &fs::File, path: &Path) -> Result<Archive> {
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let exported = store.export(thread, &mut out)?;
     let synced = out.flush().and_then(|()| file.sync_all()).and_then(|()| match path.parent() {
@@ -81,6 +80,8 @@ fn write(store: &LocalStore, thread: &ThreadId, file: &fs::File, path: &Path) ->
         _ => fs::File::open(".")?.sync_all(),
     });
     synced.map_err(|error| Error::io("write", path, error))?;
-    let (version, blobs, signers) = (exported.head.version, exported.blobs, exported.signers);
+    let version = exported.head.version;
+    let blobs = exported.blobs;
+    let signers = exported.signers;
     Ok(Archive { thread: exported.thread, version, blobs, signers })
 }

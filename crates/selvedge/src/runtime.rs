@@ -1,7 +1,7 @@
 //! Futures of the embedding program, polled inside its own tokio runtime.
 //!
-//! The engine polls models and tools in a small runtime of its own. A program that opens Selvedge inside a tokio runtime expects that the
-//! tasks and connections of its tools belong to that one, so such futures see it while they are polled.
+//! The engine polls models and tools in its own small runtime. A program that opens Selvedge inside a tokio runtime expects that the tasks
+//! and connections of its tools belong to that one, so such futures enter it while they are polled.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use selvedge_model::blocking::BoxFuture;
 use selvedge_model::{Answer, Cancel, Model, ModelError, Prompt};
 use tokio::runtime::Handle;
 
-/// The same future, which sees the runtime while it is polled.
+/// The same future, which enters the runtime while it is polled.
 pub(crate) async fn inside<T>(runtime: Option<Handle>, work: impl Future<Output = T> + Send) -> T {
     let Some(runtime) = runtime else { return work.await };
     let mut work = Box::pin(work);

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::runtime::inside;
 
-/// A tool that the program brings: a closure, or its own implementation of [`model::Tool`](crate::model::Tool).
+/// A tool of the program: a closure, or an implementation of [`model::Tool`](crate::model::Tool).
 ///
 /// ```
 /// use selvedge::{Tool, json};
@@ -36,8 +36,8 @@ use crate::runtime::inside;
 ///
 /// - The closure is called with arguments that satisfy the schema. Others never reach it: the model gets an error result that names the path
 ///   and the reason of each violation, and may call again.
-/// - A tool that is neither [`pure`](Tool::pure) nor [`idempotent`](Tool::idempotent) is called at most once for each call of the model. That
-///   it is called is on record before. If the process dies during the call, the thread is suspended until its outcome is resolved
+/// - A tool that is neither [`pure`](Tool::pure) nor [`idempotent`](Tool::idempotent) is called at most once for each call of the model. The
+///   call is recorded before. If the process dies during the call, the thread is suspended until its outcome is resolved
 ///   ([`Choice::Done`](crate::Choice::Done), [`Choice::NotDone`](crate::Choice::NotDone)), unless
 ///   [`reconcile`](Tool::reconcile) knows it.
 /// - A panic of the closure ends its call, never the run.
@@ -67,14 +67,14 @@ struct Function {
     reconcile: Option<Reconcile>,
 }
 
-/// Begins a call.
+/// Starts a call.
 type Work = Arc<dyn Fn(Value, CallContext, Option<Handle>) -> Dispatch + Send + Sync>;
 
 impl Tool {
-    /// A closure as a tool. It is called on a thread of its own and may block; one that takes long returns soon after
+    /// A closure as a tool. It is called on its own thread and may block; a long one should return soon after
     /// [`CallContext::is_cancelled`].
     ///
-    /// The capability that permits it is made of its name: `tool.send.mail` for `send_mail`.
+    /// Its capability is derived from its name: `tool.send.mail` for `send_mail`.
     pub fn function<R: IntoOutput>(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -88,7 +88,7 @@ impl Tool {
         })
     }
 
-    /// An async closure as a tool. If [`Builder::open`](crate::Builder::open) is called inside a tokio runtime, the future sees that
+    /// An async closure as a tool. If [`Builder::open`](crate::Builder::open) is called inside a tokio runtime, the future runs in that
     /// runtime; it must not block. A call that is cancelled and does not end soon is dropped.
     pub fn async_function<F>(
         name: impl Into<String>,
@@ -126,26 +126,26 @@ impl Tool {
         Self { body: Body::Function(function), approval: None }
     }
 
-    /// Declares that the tool changes nothing: after a crash its calls are made again.
+    /// Declares that the tool changes nothing: after a crash its calls are repeated.
     #[must_use]
     pub fn pure(self) -> Self {
         self.change(|function| function.class = EffectClass::Pure)
     }
 
-    /// Declares that calling the tool twice has the effect of calling it once: after a crash its calls are made again, with the same
+    /// Declares that calling the tool twice has the effect of calling it once: after a crash its calls are repeated, with the same
     /// [`CallContext::key`].
     #[must_use]
     pub fn idempotent(self) -> Self {
         self.change(|function| function.class = EffectClass::Idempotent)
     }
 
-    /// Declares how much harm the tool can do; without it, none.
+    /// Declares the risk of the tool; default: safe.
     #[must_use]
     pub fn risk(self, risk: Risk) -> Self {
         self.change(|function| function.risk = risk)
     }
 
-    /// The capability that permits the tool, such as `tool.mail.send`, instead of the one that is made of its name.
+    /// The capability of the tool, such as `tool.mail.send`, instead of the one derived from its name.
     #[must_use]
     pub fn capability(self, capability: impl Into<String>) -> Self {
         self.change(|function| function.capability = Some(capability.into()))
@@ -158,14 +158,14 @@ impl Tool {
         self.change(|function| function.reconcile = Some(Arc::new(reconcile)))
     }
 
-    /// Requires an approval for each call: the thread is suspended until [`Selvedge::decide`](crate::Selvedge::decide), and the approver
-    /// is shown the reason.
+    /// Requires approval of each call: the thread is suspended until [`Selvedge::decide`](crate::Selvedge::decide), and the approver
+    /// sees the reason.
     #[must_use]
     pub fn needs_approval(self, why: impl Into<String>) -> Self {
         Self { approval: Some(why.into()), ..self }
     }
 
-    /// Changes the definition of a closure. An own implementation defines itself.
+    /// Changes the definition of a closure. An implementation of the trait has its own.
     fn change(mut self, change: impl FnOnce(&mut Function)) -> Self {
         if let Body::Function(function) = &mut self.body {
             change(function);
@@ -173,7 +173,7 @@ impl Tool {
         self
     }
 
-    /// The tool as the engine knows it, and why its calls need an approval, if they do.
+    /// The tool for the engine, and the reason for approvals, if its calls need them.
     pub(crate) fn finish(self, runtime: Option<Handle>) -> Result<(Arc<dyn Contract>, Option<String>), InvalidTool> {
         let tool = match self.body {
             Body::Own(tool) => tool,
@@ -204,7 +204,7 @@ impl Function {
         let Self { name, description, schema, class, risk, capability, work, reconcile } = self;
         let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
         if name.is_empty() || !name.chars().all(is_letter) {
-            return Err(InvalidTool::new(&name, "its name has other characters than letters, digits, `_` and `-`"));
+            return Err(InvalidTool::new(&name, "its name may only have letters, digits, `_` and `-`"));
         }
         let check = Schema::compile(&name, &schema)?;
         let mut spec = built_in(&name, &description, schema, class, risk);
@@ -215,7 +215,7 @@ impl Function {
     }
 }
 
-/// A closure, ready to be called.
+/// A started call of a closure.
 struct FunctionTool {
     spec: ToolSpec,
     schema: Schema,
@@ -231,7 +231,9 @@ impl Contract for FunctionTool {
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
         self.schema.check(&self.spec.name, &call.arguments)?;
-        let (call, work, runtime) = (call.clone(), self.work.clone(), self.runtime.clone());
+        let call = call.clone();
+        let work = self.work.clone();
+        let runtime = self.runtime.clone();
         Ok(Box::new(Ready { call, work, runtime }))
     }
 
@@ -241,7 +243,7 @@ impl Contract for FunctionTool {
             (EffectClass::AtMostOnce, Some(reconcile)) => {
                 reconcile(&CallContext { call: call.clone(), cancel: cancel.clone() })
             }
-            (EffectClass::AtMostOnce, None) => Reconciled::Unknown,
+            (EffectClass::AtMostOnce, None) => Reconciled::Unsupported,
         }
     }
 }
@@ -264,7 +266,7 @@ impl Started for Ready {
     }
 }
 
-/// What a tool knows of the call that it answers.
+/// The context of a call, for its tool.
 #[derive(Clone, Debug)]
 pub struct CallContext {
     call: Call,
@@ -272,12 +274,12 @@ pub struct CallContext {
 }
 
 impl CallContext {
-    /// The thread that calls.
+    /// The calling thread.
     pub fn thread(&self) -> &ThreadId {
         &self.call.thread
     }
 
-    /// The run that calls.
+    /// The calling run.
     pub fn run(&self) -> &RunId {
         &self.call.run
     }
@@ -287,7 +289,7 @@ impl CallContext {
         &self.call.id
     }
 
-    /// Names this call and no other; the same whenever the call is made again. Hand it to a service that deduplicates.
+    /// The idempotency key of the call: unique, and the same when the call is repeated. Pass it to services that deduplicate.
     pub fn key(&self) -> &str {
         &self.call.key
     }
@@ -297,20 +299,20 @@ impl CallContext {
         &self.call.arguments
     }
 
-    /// Whether the call is to end soon.
+    /// Whether the call is cancelled and should end soon.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.said().is_some()
     }
 
-    /// The token that says so: to sleep on in a closure that blocks, or to await.
+    /// The cancellation token: to sleep on in a blocking closure, or to await.
     pub fn cancel(&self) -> &Cancel {
         &self.cancel
     }
 }
 
-/// What a tool may return: text, JSON, an [`Output`], nothing, or a `Result` of these, whose error the model is shown as an error result.
+/// What a tool may return: text, JSON, an [`Output`], nothing, or a `Result` of these, whose error becomes an error result.
 pub trait IntoOutput {
-    /// The answer that the model is given.
+    /// The result for the model.
     fn into_output(self) -> Output;
 }
 

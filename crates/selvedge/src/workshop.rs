@@ -1,9 +1,8 @@
 //! Running the directives of a project: what users write, made into threads and runs.
 //!
-//! A directive, an agent and the tools they may call become an [`Order`]: the thread to create, what its runs are done with, and
-//! its first message. A thread that exists says itself what it was ordered with, so that it can be taken up by any process
-//! ([`Workshop::assignment`]); what it may call, and which risks somebody acknowledged, is what was recorded at its birth, whatever its
-//! directive says today.
+//! A directive, an agent and the tools they may call become an [`Order`]: the thread to create, the assignment of its runs, and its
+//! first message. An existing thread has a record of its order, so that any process can run it ([`Workshop::assignment`]); its capabilities
+//! and acknowledged risks are those that were recorded when it was created, even if its directive has changed.
 
 pub mod capabilities;
 mod continuation;
@@ -44,95 +43,96 @@ pub use error::OrderError;
 pub use models::Models;
 use models::{Provided, SCRIPTED};
 pub use program::Program;
-pub use rules::Whose;
+pub use rules::RuleSource;
 
-/// The agent that runs a directive when nobody says which.
+/// The agent that runs a directive by default.
 pub const DEFAULT_AGENT: &str = "agent";
-/// How a model is named of which only the tier is known.
+/// The prefix of a model of which only the tier is known.
 const TIER: &str = "tier:";
-/// The greatest risk of a tool that nobody has to acknowledge.
-const UNASKED: Risk = Risk::External;
+/// The highest risk of a tool that needs no acknowledgement.
+const UNACKNOWLEDGED_MAX: Risk = Risk::External;
 
-/// A directive made ready to run.
+/// A directive that is prepared to run.
 #[derive(Debug)]
 pub struct Order {
     /// The thread to create.
     pub thread: NewThread,
-    /// What its runs are done with.
+    /// The assignment of its runs.
     pub assignment: Assignment,
     /// Its first message.
     pub task: String,
-    /// What somebody should know who ordered it.
+    /// Notices for the user.
     pub notices: Vec<String>,
 }
 
 /// The tools of a project.
 pub struct Tools {
-    /// Those that can be used.
+    /// The valid ones.
     pub ready: Vec<Arc<dyn Tool>>,
-    /// What is wrong with the others.
+    /// The errors of the others.
     pub notices: Vec<String>,
 }
 
-/// What is asked for beside a directive.
+/// The options of an order, next to its directive.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
-    /// What the directive is given.
+pub struct OrderOptions {
+    /// The inputs of the directive.
     pub inputs: Map<String, Value>,
     /// The agent that runs it.
     pub agent: Option<AgentId>,
     /// The model.
     pub model: Option<String>,
-    /// Ceilings, where they are other than the directive's.
+    /// Limits that replace the directive's.
     pub limits: Limits,
-    /// The task that the thread is bound to; its text goes into the rules.
+    /// The task that the thread belongs to; its text is part of the system prompt.
     pub task: Option<TaskId>,
 }
 
-/// What a thread was ordered with and keeps to, whatever its directive says later.
-struct Kept<'a> {
+/// What a thread keeps from its creation, even if its directive changes.
+struct Recorded<'a> {
     capabilities: &'a Capabilities,
     acknowledged: &'a [Risk],
     limits: Limits,
     model: Option<String>,
     /// The text of its task.
     task: Option<String>,
-    /// What its directive was given.
+    /// The inputs of its directive.
     inputs: &'a Map<String, Value>,
 }
 
-/// Makes what users write into threads and runs.
+/// Makes the items that users write into threads and runs.
 #[derive(Debug)]
 pub struct Workshop {
-    /// Where items are found.
+    /// The items of project, user and program.
     pub library: Library,
     /// The project's folder.
     pub project: PathBuf,
-    /// The environment; tools see of it what they name.
+    /// The environment; a tool gets the variables that it declares.
     pub environment: BTreeMap<String, String>,
-    /// How everything is set.
+    /// The configuration.
     pub config: Config,
-    /// Which models there are.
+    /// The registered models.
     pub models: Models,
-    /// The tools and instructions that the embedding program brings.
+    /// The tools and instructions of the embedding program.
     pub program: Program,
 }
 
 impl Workshop {
-    /// Makes a directive ready to run.
-    pub fn order(&self, id: &DirectiveId, wishes: Wishes) -> Result<Order, OrderError> {
+    /// Prepares a directive to run.
+    pub fn order(&self, id: &DirectiveId, options: OrderOptions) -> Result<Order, OrderError> {
         let directive = self.library.directive(id)?;
-        let (agent_id, agent) = self.agent(wishes.agent)?;
-        let inputs = bind(&directive.item.inputs, wishes.inputs)?;
-        let said = [agent.capabilities.as_ref(), directive.item.permissions.as_ref()];
-        let capabilities = Capabilities::granted(said.map(|said| said.map(|said| &said.allow)));
-        let acknowledged = said.into_iter().flatten().flat_map(|said| &said.acknowledge);
+        let (agent_id, agent) = self.agent(options.agent)?;
+        let inputs = bind(&directive.item.inputs, options.inputs)?;
+        let permissions = [agent.capabilities.as_ref(), directive.item.permissions.as_ref()];
+        let capabilities =
+            Capabilities::granted(permissions.map(|permissions| permissions.map(|permissions| &permissions.allow)));
+        let acknowledged = permissions.into_iter().flatten().flat_map(|permissions| &permissions.acknowledge);
         let mut acknowledged: Vec<Risk> = acknowledged.map(|one| one.risk).collect();
         acknowledged.sort_unstable();
         acknowledged.dedup();
         let model =
-            wishes.model.map(|name| self.models.named(&name)).or_else(|| self.model_of(&directive.item, &agent));
-        let limits = wishes.limits.over(&directive.item.limits).over(&self.config.limits);
+            options.model.map(|name| self.models.named(&name)).or_else(|| self.model_of(&directive.item, &agent));
+        let limits = options.limits.over(&directive.item.limits).over(&self.config.limits);
         let thread = NewThread {
             directive: DirectiveId::new(directive.id()).ok(),
             model: model.clone(),
@@ -140,16 +140,16 @@ impl Workshop {
             limits: Some(limits.clone()),
             capabilities: Some(capabilities.to_strings()),
             acknowledged: acknowledged.clone(),
-            task_id: wishes.task.clone(),
+            task_id: options.task.clone(),
             ..NewThread::of(agent_id.clone())
         };
-        let bound = wishes.task.as_ref().map(|task| self.task(task)).transpose()?;
+        let bound = options.task.as_ref().map(|task| self.task(task)).transpose()?;
         let brought = self.library.context(&directive)?;
         let task = prompt::task(&directive.item, &brought, &inputs, self.environment()).map_err(|source| {
             let file = self.library.file_of_body(&directive).to_owned();
             OrderError::Interpolation { file, source: source.below(directive.item.body_line) }
         })?;
-        let kept = Kept {
+        let recorded_terms = Recorded {
             capabilities: &capabilities,
             acknowledged: &acknowledged,
             limits,
@@ -157,19 +157,20 @@ impl Workshop {
             task: bound,
             inputs: &inputs,
         };
-        let (assignment, unusable) = self.assign(agent_id, &agent, Some((&directive.item, &brought)), kept)?;
+        let (assignment, unusable) =
+            self.assign(agent_id, &agent, Some((&directive.item, &brought)), recorded_terms)?;
         let notices = task.notices.into_iter().chain(unusable).collect();
         Ok(Order { thread, assignment, task: task.text, notices })
     }
 
-    /// What a thread's next run is done with, by what its own record says; its `notices` name what is gone since.
+    /// The assignment of a thread's next run, from its record; its `notices` list items that are missing since.
     pub fn assignment(&self, thread: &Manifest) -> Result<Assignment, OrderError> {
         let mut gone = Vec::new();
-        // A directive that is gone makes no thread unusable: what it was told stands in the thread.
+        // A missing directive makes no thread unusable: its messages are in the thread.
         let directive = match thread.directive.as_ref().map(|id| self.library.directive(id)).transpose() {
             Err(ItemError::NotFound { id, .. }) => {
                 gone.push(format!(
-                    "directive `{id}` is gone: the run goes on without its description, context and outputs"
+                    "directive `{id}` is missing: the run continues without its description, context and outputs"
                 ));
                 None
             }
@@ -178,10 +179,10 @@ impl Workshop {
         let agent = match self.library.agent(&thread.agent_id) {
             Ok(agent) => agent.item,
             Err(ItemError::NotFound { id, .. }) => {
-                // The default agent need not be written down.
+                // The default agent needs no file.
                 if id != DEFAULT_AGENT {
                     gone.push(format!(
-                        "there is no agent `{id}`: the run goes on without identity and instructions; `selvedge agent new {id}` writes one"
+                        "agent `{id}` is missing: the run continues without identity and instructions; `selvedge agent new {id}` creates it"
                     ));
                 }
                 Agent::default()
@@ -193,15 +194,15 @@ impl Workshop {
         let brought = directive.as_ref().map(|directive| self.library.context(directive)).transpose()?;
         let directive = directive.as_ref().map(|directive| &directive.item).zip(brought.as_ref());
         let task = match thread.task_id.as_ref().map(|task| self.task(task)).transpose() {
-            // Nor does a task that nobody wrote down here.
+            // Nor does a missing task.
             Err(OrderError::Item(ItemError::NotFound { .. } | ItemError::Name(_))) => {
                 let id = thread.task_id.as_ref().map_or("", TaskId::as_str);
-                gone.push(format!("task `{id}` is gone: the run goes on without its text"));
+                gone.push(format!("task `{id}` is missing: the run continues without its text"));
                 None
             }
             task => task?,
         };
-        let kept = Kept {
+        let recorded_terms = Recorded {
             capabilities: &capabilities,
             acknowledged: &thread.acknowledged,
             limits: thread.limits.clone().unwrap_or_default().over(&self.config.limits),
@@ -209,51 +210,52 @@ impl Workshop {
             task,
             inputs: &thread.inputs,
         };
-        let (work, _) = self.assign(thread.agent_id.clone(), &agent, directive, kept)?;
+        let (work, _) = self.assign(thread.agent_id.clone(), &agent, directive, recorded_terms)?;
         Ok(Assignment { notices: gone, ..work })
     }
 
-    /// The text of a task: the entry of that name among the knowledge about tasks.
+    /// The text of a task: the knowledge entry of that name below `tasks`.
     fn task(&self, task: &TaskId) -> Result<String, OrderError> {
         let id = DirectiveId::new(format!("{}/{task}", knowledge::TASKS)).map_err(ItemError::from)?;
         Ok(self.library.knowledge(&id)?.item.body)
     }
 
-    fn agent(&self, wished: Option<AgentId>) -> Result<(AgentId, Agent), OrderError> {
+    fn agent(&self, requested: Option<AgentId>) -> Result<(AgentId, Agent), OrderError> {
         // The name of the default agent is a valid one.
-        let id = wished.clone().or_else(|| AgentId::new(DEFAULT_AGENT).ok());
+        let id = requested.clone().or_else(|| AgentId::new(DEFAULT_AGENT).ok());
         let Some(id) = id else {
             return Err(ItemError::NotFound { what: "agent", id: String::new(), nearest: None }.into());
         };
         match self.library.agent(&id) {
             Ok(agent) => Ok((id, agent.item)),
-            // Nobody asked for it, so it need not be written down.
-            Err(ItemError::NotFound { .. }) if wished.is_none() => Ok((id, Agent::default())),
+            // The default agent needs no file.
+            Err(ItemError::NotFound { .. }) if requested.is_none() => Ok((id, Agent::default())),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What of the environment a directive may put into a prompt.
+    /// The environment variables that a directive may use in a prompt.
     pub fn environment(&self) -> Environment<'_> {
         Environment { allowed: &self.config.run.environment, variables: Some(&self.environment) }
     }
 
-    /// What a run is done with, and what is wrong with tools that it has to do without.
+    /// The assignment of a run, and the errors of invalid tools.
     fn assign(
         &self,
         agent_id: AgentId,
         agent: &Agent,
         directive: Option<(&Directive, &Brought)>,
-        kept: Kept<'_>,
+        terms: Recorded<'_>,
     ) -> Result<(Assignment, Vec<String>), OrderError> {
-        let name = kept.model.unwrap_or_else(|| SCRIPTED.to_owned());
-        let Provided { model, price: asked, output_tokens_max } = self.models.make(&name, &self.project)?;
-        let risk_max = kept.acknowledged.iter().copied().max().unwrap_or_default().max(UNASKED);
+        let name = terms.model.unwrap_or_else(|| SCRIPTED.to_owned());
+        let Provided { model, price: own_price, output_tokens_max } = self.models.make(&name, &self.project)?;
+        let risk_max = terms.acknowledged.iter().copied().max().unwrap_or_default().max(UNACKNOWLEDGED_MAX);
         let Tools { ready: mut tools, mut notices } = self.tools()?;
-        let is_unasked = |spec: &&ToolSpec| spec.risk > risk_max && gate::may_call(kept.capabilities, spec).is_ok();
-        notices.extend(tools.iter().map(|tool| tool.spec()).filter(is_unasked).map(|spec| {
+        let is_unacknowledged =
+            |spec: &&ToolSpec| spec.risk > risk_max && gate::may_call(terms.capabilities, spec).is_ok();
+        notices.extend(tools.iter().map(|tool| tool.spec()).filter(is_unacknowledged).map(|spec| {
             let how = "`permissions: {allow: […], acknowledge: [{risk: dangerous, why: …}]}`";
-            format!("tool `{}` is dangerous and not offered, since nobody acknowledged that: {how} does", spec.name)
+            format!("tool `{}` is dangerous and not offered: acknowledge it with {how}", spec.name)
         }));
         if let Some((directive, _)) = directive {
             notices.extend(self.unmatched_permissions(directive, tools.iter().map(|tool| tool.spec()))?);
@@ -264,7 +266,7 @@ impl Workshop {
         if !outputs.is_empty() {
             tools.push(Arc::new(DirectiveReturn::new(outputs.iter().map(declared).collect())?));
         }
-        work.system = prompt::system(agent, directive, kept.task.as_deref());
+        work.system = prompt::system(agent, directive, terms.task.as_deref());
         work.tools = tools;
         if directive.is_none() {
             self.program.instruct(&mut work.system);
@@ -272,26 +274,26 @@ impl Workshop {
         let text = directive.map_or("", |(directive, _)| directive.body.as_str());
         let older = [Older::ThreadDirective, Older::Orchestrator].into_iter().filter(|older| older.is_in(text));
         let older = older.map(Older::offered_name).collect();
-        work.gate = gate::gate(kept.capabilities.clone(), risk_max, self.config.approvals.clone(), older);
+        work.gate = gate::gate(terms.capabilities.clone(), risk_max, self.config.approvals.clone(), older);
         work.gate = self.program.gate(work.gate);
-        work.limits = kept.limits;
+        work.limits = terms.limits;
         work.hooks = directive.iter().flat_map(|(directive, _)| &directive.hooks).flat_map(Hook::shown).collect();
-        self.set(&mut work);
-        // What the configuration says counts, then what a model says of itself.
-        work.price = work.price.filter(|price| !price.is_free()).or(asked).or(work.price);
+        self.configure(&mut work);
+        // The configured price counts, then the model's own.
+        work.price = work.price.filter(|price| !price.is_free()).or(own_price).or(work.price);
         work.output_tokens_max = work.output_tokens_max.or(output_tokens_max);
         let window = self.config.models.context_tokens(&work.model_name);
         let original = Original {
             directive: directive.map(|(directive, _)| directive),
-            inputs: kept.inputs,
+            inputs: terms.inputs,
             environment: self.environment(),
         };
         work.continuation = continuation::continuation(&self.library, &self.config.coordination, window, &original);
         Ok((work, notices))
     }
 
-    /// What the configuration says of every run.
-    fn set(&self, work: &mut Assignment) {
+    /// Applies the configuration to an assignment.
+    fn configure(&self, work: &mut Assignment) {
         let Config { models, stops, approvals, errors, .. } = &self.config;
         work.price = models.price(&work.model_name);
         work.output_tokens_max = models.output_tokens(&work.model_name);
@@ -306,24 +308,25 @@ impl Workshop {
         work.config = Some(self.config.digest());
     }
 
-    /// Every tool there is: those that come with the program, and those that the project and the user declare.
-    /// One that can't be used keeps nobody from using the others; what is wrong with it comes beside them.
+    /// All tools: the built-in ones, and those that the project and the user declare. An invalid tool does not affect the others; its
+    /// error is in the notices.
     pub fn tools(&self) -> Result<Tools, OrderError> {
         let mut tools = self.built_in_tools()?;
-        let (mut notices, mut names) = (Vec::new(), BTreeMap::new());
+        let mut notices = Vec::new();
+        let mut names = BTreeMap::new();
         for entry in self.library.list(Kind::Tool)?.into_iter().filter(|entry| !entry.hidden) {
             let Ok(id) = DirectiveId::new(&entry.id) else {
-                // A link to a folder may hide tools that its owner expects.
+                // A link to a folder may hide tools that the user expects.
                 let refused = entry.readable().err();
                 notices.extend(refused.map(|error| format!("tools in `{}` can't be used: {error}", entry.id)));
                 continue;
             };
             let name = entry.id.rsplit('/').next().unwrap_or_default().to_owned();
             if let Some(other) = names.get(&name) {
-                notices.push(format!("tool `{id}` is not used: `{other}` is called `{name}` too"));
+                notices.push(format!("tool `{id}` is not used: `{other}` has the same name `{name}`"));
                 continue;
             }
-            // The project's and the user's own come first, also if they are broken: nobody asked for another.
+            // Declared tools replace built-in ones of the same name, even if they are invalid.
             tools.retain(|other| other.spec().name != name);
             names.insert(name, entry.id);
             match self.declared_tool(&id) {
@@ -331,14 +334,14 @@ impl Workshop {
                 Err(error) => notices.push(format!("tool `{id}` can't be used: {error}")),
             }
         }
-        // The program's own come first: its code relies on them.
+        // The program's own tools have priority: its code relies on them.
         let own = &self.program.tools;
         tools.retain(|other| own.iter().all(|tool| tool.spec().name != other.spec().name));
         tools.extend(own.iter().cloned());
         Ok(Tools { ready: tools, notices })
     }
 
-    /// The tools that come with the program.
+    /// The built-in tools.
     pub fn built_in_tools(&self) -> Result<Vec<Arc<dyn Tool>>, OrderError> {
         let folders = Folders::new(&self.project, ["."])?;
         Ok(vec![
@@ -365,14 +368,15 @@ impl Workshop {
     }
 }
 
-/// What to say if the last of a thread's runs whose system prompt is on record had another one than its next run. Nobody keeps the old
-/// one: the record has its digest.
+/// The notice if the system prompt of a thread's next run differs from that of its last run with a recorded one. The old prompt is not
+/// stored, only its digest.
 pub fn prompt_changed_since(runs: &[Run], work: &Assignment) -> Option<String> {
     let before = runs.iter().rev().find_map(|run| run.meta.system)?;
     let now = work.system_digest();
     (before != now).then(|| {
-        let (before, now) = (before.short(), now.short());
-        format!("the system prompt changed since the last run ({before} then, {now} now): its directive, agent, task or knowledge was edited")
+        let before = before.short();
+        let now = now.short();
+        format!("the system prompt changed since the last run (digest {before} then, {now} now): its directive, agent, task or knowledge was edited")
     })
 }
 

@@ -1,7 +1,7 @@
-//! Taking in a thread whose log exists already: one that arrives from elsewhere, or one that the database does not know.
+//! Importing a log that exists already: one that arrives in an archive, or one that the database has no rows of.
 //!
-//! The folder is put in place first, then one transaction indexes it. Killed in between, there is a folder that the database does
-//! not know: it is not written over, and `reindex`, or arriving again, takes it in.
+//! The folder is moved into place first, then one transaction indexes it. A crash in between leaves a folder without rows: it is never
+//! overwritten, and `reindex`, or importing the same archive again, indexes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,34 +17,35 @@ use selvedge_store::{Error, Result};
 use crate::blobs::hash_file;
 use crate::core::{Core, Durability, io_error, lock};
 use crate::db::Db;
-use crate::feed::Place;
+use crate::feed::FeedEnd;
 use crate::layout::check_folder;
-use crate::replay::{Gathered, Into, Replay, Replayed, read_log};
+use crate::replay::{Gathered, Replay, ReplayTarget, Replayed, read_log};
 use crate::{ledger, manifest, rows};
 use selvedge_store::archive::Accounts;
 
-/// What is asked of a log before it is taken in.
+/// What a log must satisfy to be indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Least {
-    /// It is all that `thread.json` remembers, and nothing is behind its last checkpoint.
-    Whole,
-    /// It holds up to its last checkpoint; what it lacks is somebody else's business.
-    Proven,
+pub(crate) enum Requirement {
+    /// It reaches the head that `thread.json` records, and has no bytes after its last checkpoint.
+    Complete,
+    /// It verifies up to its last checkpoint; the caller handles what is missing after it.
+    UpToCheckpoint,
 }
 
 impl Core {
-    /// Takes in a thread that was put together in the folder `staged`, which is on the same disk and synced.
-    /// Gives the accounts that it posted to.
+    /// Indexes a thread that was assembled in the folder `staged`, which is on the same disk and synced. Returns the accounts that it
+    /// posted to.
     pub(crate) fn adopt(&self, thread: &ThreadId, head: &Head, staged: &Path) -> Result<Accounts> {
-        let _turn = self.turns.enter(thread, None);
-        self.read(|connection| refuse_known(connection, thread))?;
+        let _turn = self.queues.enter(thread, None);
+        self.read(|connection| refuse_existing_thread(connection, thread))?;
         let folder = self.layout.thread(thread);
         if check_folder(&folder)? {
-            // Of an arrival that was cut short, if it is the same log.
+            // Left by an interrupted import, if it is the same log.
             let path = self.layout.transcript(thread);
-            return match hash_file(&*self.disk, &path).map_err(io_error("read", &path))? == head.hash {
-                true => self.index_folder(thread, Least::Whole),
-                false => Err(crate::view::unindexed(thread)),
+            return if hash_file(&*self.disk, &path).map_err(io_error("read", &path))? == head.hash {
+                self.index_folder(thread, Requirement::Complete)
+            } else {
+                Err(crate::view::unindexed(thread))
             };
         }
         self.disk.rename(staged, &folder).map_err(io_error("put in place", &folder))?;
@@ -52,44 +53,45 @@ impl Core {
             .disk
             .sync_folder(self.layout.root())
             .map_err(io_error("sync", self.layout.root()))
-            .and_then(|()| self.index_folder(thread, Least::Whole));
+            .and_then(|()| self.index_folder(thread, Requirement::Complete));
         if taken.is_err() {
-            // Back to where whoever staged it tidies up, unless it is known: another process may have found it here and taken it in, or it
-            // is not certain that we did not. Nobody can come between, and if it fails it lies where it is not written over.
-            _ = lock(self.gate()?).alone(&self.layout, |_| {
-                self.read(|connection| refuse_known(connection, thread))?;
+            // Moved back to where the import removes it, unless the thread is indexed: another process may have found it here and indexed
+            // it, or our own transaction may have committed. The lock keeps other writers out, and if this fails the folder stays where it
+            // is never overwritten.
+            _ = lock(self.writer()?).exclusive(&self.layout, |_| {
+                self.read(|connection| refuse_existing_thread(connection, thread))?;
                 self.disk.rename(&folder, staged).map_err(io_error("put back", &folder))
             });
         }
         taken
     }
 
-    /// Whether a thread arrived in an archive, from elsewhere.
-    pub(crate) fn has_arrived(&self, thread: &ThreadId) -> bool {
+    /// Whether a thread was imported from an archive.
+    pub(crate) fn is_imported(&self, thread: &ThreadId) -> bool {
         check_folder(&self.layout.thread(thread).join("keys")).unwrap_or(false)
     }
 
-    /// Reads the log of a thread that has a folder and no rows into the database, in one transaction. Gives the accounts that it posted
-    /// to.
-    pub(crate) fn index_folder(&self, thread: &ThreadId, least: Least) -> Result<Accounts> {
+    /// Indexes the log of a thread that has a folder and no rows, in one transaction. Returns the accounts that it posted to.
+    pub(crate) fn index_folder(&self, thread: &ThreadId, required: Requirement) -> Result<Accounts> {
         let path = self.layout.transcript(thread);
         let settled = self.write(Durability::Synced, |connection| {
-            refuse_known(connection, thread)?;
+            refuse_existing_thread(connection, thread)?;
             let shown = match manifest::read(&self.layout, &*self.disk, &self.trust, thread) {
-                Err(Error::Unbelieved { .. }) => None,
-                Err(Error::Integrity { .. }) if least == Least::Proven => None,
+                Err(Error::UntrustedKey { .. }) => None,
+                Err(Error::Integrity { .. }) if required == Requirement::UpToCheckpoint => None,
                 other => other?,
             };
-            let newest = Place::newest(connection)?;
-            let mut replay = Replay::new(connection, thread, Into::Fresh);
+            let newest = FeedEnd::newest(connection)?;
+            let mut replay = Replay::new(connection, thread, ReplayTarget::New);
             let read = read_log(&*self.disk, &self.layout, thread, &self.trust, None, |entry| replay.entry(entry));
             let examined = read.map_err(io_error("read", &path))?;
             let remembered: Vec<_> = shown.iter().map(|shown| shown.memory.clone()).collect();
             let finding =
                 judge(&examined, Evidence { remembered: &remembered, ..Evidence::default() }, Mode::Strict).finding;
             let is_enough = matches!(
-                (&finding, least),
-                (Finding::Sound, _) | (Finding::Foreign { .. } | Finding::Truncated { .. }, Least::Proven)
+                (&finding, required),
+                (Finding::Sound, _)
+                    | (Finding::Foreign { .. } | Finding::Truncated { .. }, Requirement::UpToCheckpoint)
             );
             let Some(tail) = examined.tail.as_ref().filter(|_| is_enough) else {
                 return Err(Error::Log { thread: thread.clone(), finding });
@@ -98,8 +100,8 @@ impl Core {
             let Replayed { id, manifest, gathered } = replay.finish(tail, seal, 0)?;
             let mut accounts: BTreeSet<_> =
                 gathered.postings.iter().map(|(_, record)| record.account.clone()).collect();
-            take_in(connection, newest, id, gathered)?;
-            // Those that it completes by being here, whether it posted to them or not.
+            write_gathered(connection, newest, id, gathered)?;
+            // And those that are completed by the presence of this log, whether it posted to them or not.
             accounts.extend(accounts_of_family(connection, &manifest)?);
             let settled = self.settle_accounts(connection, &accounts)?;
             let has_manifest = fs::symlink_metadata(self.layout.manifest(thread)).is_ok();
@@ -108,11 +110,11 @@ impl Core {
             Ok(settled)
         })?;
         self.forget(thread);
-        self.tell();
+        self.notify_waiters();
         Ok(settled)
     }
 
-    /// Works accounts out again from all logs that posted to them, so that it does not matter in which order the logs of a family arrive.
+    /// Recomputes accounts from all logs that posted to them, so that the logs of a family can be imported in any order.
     fn settle_accounts(&self, connection: &Db, accounts: &BTreeSet<AccountId>) -> Result<Accounts> {
         if accounts.is_empty() {
             return Ok(Accounts::new());
@@ -153,7 +155,7 @@ fn accounts_of_family(connection: &Db, manifest: &Manifest) -> Result<Vec<Accoun
     Ok(found.into_iter().map(|account| account.id).chain(parents).collect())
 }
 
-fn refuse_known(connection: &Db, thread: &ThreadId) -> Result<()> {
+fn refuse_existing_thread(connection: &Db, thread: &ThreadId) -> Result<()> {
     match (rows::find(connection, thread)?, rows::tombstone(connection, thread)?) {
         (Some(_), _) => Err(Error::Exists(thread.clone())),
         (_, Some(_)) => Err(Error::Deleted(thread.clone())),
@@ -161,12 +163,12 @@ fn refuse_known(connection: &Db, thread: &ThreadId) -> Result<()> {
     }
 }
 
-/// Takes in what a log says that belongs to no thread alone. Postings that other logs tell of too are known already; where
-/// some are missing, `reindex` has the exact account once all its logs are there. `newest` is the newest place in the feed before the head
-/// of the thread was moved.
-pub(crate) fn take_in(connection: &Db, mut newest: Place, id: i64, mut gathered: Gathered) -> Result<()> {
-    for arrival in &gathered.arrivals {
-        newest.announce_moved(connection, id, arrival.version, &arrival.lines)?;
+/// Writes what a log contains that concerns more than its own thread: feed entries and postings. Postings that other logs confirm are known
+/// already; where some are missing, `reindex` computes the exact account once all its logs are present. `newest` is the newest feed
+/// position before the head of the thread was moved.
+pub(crate) fn write_gathered(connection: &Db, mut newest: FeedEnd, id: i64, mut gathered: Gathered) -> Result<()> {
+    for replayed in &gathered.versions {
+        newest.announce_moved(connection, id, replayed.version, &replayed.lines)?;
     }
     gathered
         .postings

@@ -1,14 +1,15 @@
-//! The anchor: one sealed row that every change of an account and of an inbox moves, so that rows which are put back together are found.
+//! The anchor: one sealed row that every change of an account or an inbox updates, so that rows replaced by older ones are detected.
 //!
-//! An older row has a genuine seal, and so have several that fit each other: an account as it was before a child posted to it, while the
-//! child's rows are removed; an inbox as it was before a request was posted, while the request is removed. But every account and every
-//! inbox has a number that only rises: the version, and the number of the newest request. The anchor has the sums of these numbers.
-//! Rows are sealed, so each that stands there is the newest one or an older, lower one: a sum that is reached is reached by the newest
-//! rows alone.
+//! An older row has a valid seal, and several older rows can be consistent with each other: an account as it was before a child posted to
+//! it, with the child's rows removed; an inbox as it was before a request was posted, with the request removed. But every account and
+//! every inbox has a number that only increases: the version, and the number of the newest request. The anchor has the sums of these
+//! numbers. Rows are sealed, so each row is either the newest one or an older one with a lower number: the sum is only reached if all rows
+//! are the newest.
 //!
-//! - The sums are kept for [`BUCKETS`] parts of each table, so that a process that looks at one account adds up a part.
-//! - The anchor has an epoch that every change raises. Each head has the epoch that its writer knew: an anchor that is older than a head
-//!   was put back. An anchor that is put back together with everything since is an older state of the whole store.
+//! - The sums are kept per bucket, [`BUCKETS`] for each table, so that a process that reads one account adds up one bucket.
+//! - The anchor has an epoch that every change increments. Each head has the epoch that its writer knew: an anchor that is older than a
+//!   head was replaced by an older one. If the anchor and everything since are replaced together, that is an older state of the whole
+//!   store.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -25,30 +26,31 @@ use crate::rows::{self, bad_row, signed, unsigned};
 use crate::schema::{REBUILD, database};
 use crate::sealed::{Indexed, unsealed};
 
-/// How many parts each table has. The schema computes the same.
+/// The number of buckets of each table. The schema computes the same buckets.
 pub(crate) const BUCKETS: u64 = 32;
 
-/// How many sums there are: of accounts, then of inboxes.
+/// The number of sums: of accounts, then of inboxes.
 const SUMS: usize = 2 * BUCKETS as usize;
 
-/// A part of a table whose numbers are added up.
+/// A bucket of a table; its numbers are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
-    /// Of `budget_ledger`.
+pub(crate) enum Bucket {
+    /// Rows of `budget_ledger`.
     Accounts(u64),
-    /// Of `inboxes`.
+    /// Rows of `inboxes`.
     Inboxes(u64),
 }
 
-impl Part {
-    /// The part that an account belongs to.
+impl Bucket {
+    /// The bucket of an account.
     pub(crate) fn of_account(id: &AccountId) -> Self {
-        let mut last = id.as_str().bytes().rev().map(u64::from);
-        let (last, before) = (last.next().unwrap_or(0), last.next().unwrap_or(0));
-        Self::Accounts((last * 16 + before) % BUCKETS)
+        let mut backwards = id.as_str().bytes().rev().map(u64::from);
+        let last = backwards.next().unwrap_or(0);
+        let before_last = backwards.next().unwrap_or(0);
+        Self::Accounts((last * 16 + before_last) % BUCKETS)
     }
 
-    /// The part that the inbox of the thread of this number belongs to.
+    /// The bucket of the inbox of the thread with this row id.
     pub(crate) fn of_inbox(thread: i64) -> Self {
         Self::Inboxes(unsigned(thread) % BUCKETS)
     }
@@ -63,7 +65,7 @@ impl Part {
         if matches!(self, Self::Accounts(_)) { bucket } else { bucket + SUMS / 2 }
     }
 
-    /// The sum of the numbers that stand there; refused if one of the rows is not what was sealed.
+    /// The sum of the numbers in the bucket; refused if one of the rows fails its seal.
     fn sum(self, db: &Db) -> Result<u64> {
         let add = |sum: u64, number: u64| sum.wrapping_add(number);
         match self {
@@ -77,20 +79,20 @@ impl Part {
 
     fn what(self) -> &'static str {
         match self {
-            Self::Accounts(_) => "what `registry.db` has of accounts",
-            Self::Inboxes(_) => "what `registry.db` has of requests",
+            Self::Accounts(_) => "the accounts in `registry.db`",
+            Self::Inboxes(_) => "the requests in `registry.db`",
         }
     }
 }
 
-/// The anchor as it stands in the database.
+/// The anchor as stored in the database.
 struct Anchor {
     epoch: u64,
     sums: [u64; SUMS],
 }
 
 impl Anchor {
-    /// The anchor; one that was not sealed with the key is refused.
+    /// Reads the anchor; one that fails its seal is refused.
     fn read(db: &Db) -> Result<Self> {
         let mut statement = db.prepare_cached("SELECT epoch, sums, mark FROM anchor WHERE id = 1").map_err(database)?;
         let found = statement
@@ -106,7 +108,7 @@ impl Anchor {
         let mut sums = [0; SUMS];
         let (numbers, rest) = bytes.as_chunks::<8>();
         if numbers.len() != SUMS || !rest.is_empty() {
-            return Err(bad_row("the anchor has another number of sums"));
+            return Err(bad_row("the anchor has a wrong number of sums"));
         }
         for (sum, number) in sums.iter_mut().zip(numbers) {
             *sum = u64::from_be_bytes(*number);
@@ -116,7 +118,8 @@ impl Anchor {
 
     fn write(&self, db: &Db) -> Result<()> {
         let epoch = signed(self.epoch);
-        let (at, bytes) = (epoch.to_be_bytes(), self.sums.map(u64::to_be_bytes).concat());
+        let at = epoch.to_be_bytes();
+        let bytes = self.sums.map(u64::to_be_bytes).concat();
         let fields: [&[u8]; 2] = [&at, &bytes];
         let mark = Indexed { table: "anchor", fields: &fields }.mark(db);
         let sql = "INSERT INTO anchor (id, epoch, sums, mark) VALUES (1, ?, ?, ?) \
@@ -125,12 +128,12 @@ impl Anchor {
         Ok(())
     }
 
-    /// Refuses rows of one part that are not the newest ones.
-    fn check(&self, db: &Db, part: Part) -> Result<()> {
-        if part.sum(db)? == self.sums[part.index()] {
+    /// Refuses a bucket of which some rows are not the newest.
+    fn check(&self, db: &Db, bucket: Bucket) -> Result<()> {
+        if bucket.sum(db)? == self.sums[bucket.index()] {
             return Ok(());
         }
-        Err(put_back(part.what(), "an older row was put back, or a row was removed"))
+        Err(outdated(bucket.what(), "a row was replaced by an older one, or removed"))
     }
 
     /// Refuses an anchor that is older than a head.
@@ -140,24 +143,21 @@ impl Anchor {
         if unsigned(newest) <= self.epoch {
             return Ok(());
         }
-        Err(put_back(
-            "what `registry.db` has of accounts and requests",
-            "its anchor is older than the heads of threads",
-        ))
+        Err(outdated("the accounts and requests in `registry.db`", "its anchor is older than the heads of threads"))
     }
 }
 
-fn put_back(what: &str, why: &str) -> Error {
+fn outdated(what: &str, why: &str) -> Error {
     Error::Integrity { what: what.to_owned(), why: why.to_owned(), hint: Some(REBUILD.to_owned()) }
 }
 
-/// Takes in that the number of a row changed; a row that is not there has the number 0. Must be called in the transaction that changes it.
-pub(crate) fn moved(db: &Db, part: Part, before: u64, after: u64) -> Result<()> {
+/// Records that the number of a row changed; a missing row has the number 0. Must be called in the transaction that changes the row.
+pub(crate) fn moved(db: &Db, bucket: Bucket, before: u64, after: u64) -> Result<()> {
     if before == after {
         return Ok(());
     }
     let mut anchor = Anchor::read(db)?;
-    let sum = &mut anchor.sums[part.index()];
+    let sum = &mut anchor.sums[bucket.index()];
     *sum = sum.wrapping_add(after).wrapping_sub(before);
     anchor.epoch += 1;
     anchor.write(db)
@@ -168,48 +168,48 @@ pub(crate) fn epoch(db: &Db) -> Result<u64> {
     Ok(Anchor::read(db)?.epoch)
 }
 
-/// Lets the anchor of a new database, which has no rows yet, go on after that of the one before it.
+/// Writes the first anchor of a new, empty database; it continues the epochs of the database that it replaces.
 pub(crate) fn begin(db: &Db, epoch: u64) -> Result<()> {
     Anchor { epoch, sums: [0; SUMS] }.write(db)
 }
 
-/// Refuses a database in which any account or inbox is not the newest one. Without a key nothing can be said.
+/// Refuses a database in which any account or inbox is not the newest one. Without a key nothing is checked.
 pub(crate) fn check_all(db: &Db) -> Result<()> {
     if db.seals().is_none() {
         return Ok(());
     }
     let anchor = Anchor::read(db)?;
     anchor.check_epoch(db)?;
-    Part::all().try_for_each(|part| anchor.check(db, part))
+    Bucket::all().try_for_each(|bucket| anchor.check(db, bucket))
 }
 
-/// What a process knows of the anchor.
+/// What this process knows about the anchor.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct AnchorCache {
     /// The newest epoch that was read.
     epoch: AtomicU64,
-    /// The parts that were compared with it.
-    checked: Mutex<BTreeSet<Part>>,
+    /// The buckets that were compared with it.
+    checked: Mutex<BTreeSet<Bucket>>,
 }
 
-impl Known {
-    /// The newest epoch that this process has read; heads that it writes say that the anchor is no older.
+impl AnchorCache {
+    /// The newest epoch that this process has read; the heads that it writes record it.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }
 }
 
 impl Core {
-    /// Refuses an account or an inbox if rows beside it are not the newest ones. Each process adds up a part once, when it first relies on
-    /// it. Without a key nothing can be said.
-    pub(crate) fn check_anchor(&self, db: &Db, part: Part) -> Result<()> {
+    /// Refuses an account or an inbox if some rows in its bucket are not the newest ones. Each process adds up a bucket once, when it first
+    /// relies on it. Without a key nothing is checked.
+    pub(crate) fn check_anchor(&self, db: &Db, bucket: Bucket) -> Result<()> {
         if db.seals().is_none() {
             return Ok(());
         }
         let anchor = Anchor::read(db)?;
         let is_first = {
             let checked = lock(&self.anchor.checked);
-            if checked.contains(&part) {
+            if checked.contains(&bucket) {
                 self.anchor.epoch.fetch_max(anchor.epoch, Ordering::Relaxed);
                 return Ok(());
             }
@@ -218,20 +218,20 @@ impl Core {
         if is_first {
             anchor.check_epoch(db)?;
         }
-        anchor.check(db, part)?;
-        // Only of an anchor that was checked: heads would vouch for it.
+        anchor.check(db, bucket)?;
+        // Only after the check: heads record this epoch, and so confirm the anchor.
         self.anchor.epoch.fetch_max(anchor.epoch, Ordering::Relaxed);
-        lock(&self.anchor.checked).insert(part);
+        lock(&self.anchor.checked).insert(bucket);
         Ok(())
     }
 
-    /// The same for a look that decides nothing: what was found is named.
+    /// The same for a read that decides nothing: the problem is recorded, not returned.
     pub(crate) fn note_anchor(&self, checked: Result<()>) -> Result<()> {
         match checked {
             Err(error) if rows::is_of_database(&error) => {
                 let what = error.to_string();
-                if !lock(&self.amiss).contains(&what) {
-                    self.note_amiss(what);
+                if !lock(&self.problems).contains(&what) {
+                    self.note_problem(what);
                 }
                 Ok(())
             }
@@ -244,9 +244,9 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// A row that the schema puts into another part than the program would make every sum wrong.
+    /// If schema and program disagreed on the bucket of a row, every sum would be wrong.
     #[test]
-    fn the_schema_and_the_program_agree_on_the_part_of_an_account() {
+    fn the_schema_and_the_program_agree_on_the_bucket_of_an_account() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("registry.db");
         std::fs::File::create(&path).unwrap();
@@ -258,7 +258,11 @@ mod tests {
             rows::execute(&db, sql, [name]).unwrap();
             let sql = "SELECT bucket FROM budget_ledger WHERE thread_id = ?";
             let bucket: i64 = db.query_row(sql, [name], |row| row.get(0)).unwrap();
-            assert_eq!(Part::of_account(&AccountId::new(name).unwrap()), Part::Accounts(unsigned(bucket)), "{name}");
+            assert_eq!(
+                Bucket::of_account(&AccountId::new(name).unwrap()),
+                Bucket::Accounts(unsigned(bucket)),
+                "{name}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A consistent copy of a store that others go on writing to.
+//! A consistent copy of a store while other processes write to it.
 //!
 //! ```text
 //! DIR/
@@ -7,17 +7,17 @@
 //! └── threads/         what `.ai/agent/threads` holds: store.json, registry.db, tombstones, one folder per thread
 //! ```
 //!
-//! The database is copied first, as of one moment. Each transcript is then copied up to the head in that copy: what is before
-//! a head never changes, and what had not reached the file yet stands in the copy's redo. Whatever is newer than the
-//! copy stays behind: later commits, later manifests. A thread that is deleted meanwhile is deleted in the copy too; a
-//! blob that is erased meanwhile makes the backup fail, because it must not keep what was to be forgotten.
+//! The database is copied first, as of one moment. Each transcript is then copied up to the head in that copy: bytes before a head never
+//! change, and bytes that had not reached the file yet are in the copy's redo. Anything newer than the copy is left out: later commits,
+//! later manifests. A thread that is deleted during the backup is deleted in the copy too. A blob that is erased during the backup makes
+//! it fail, because a backup must not keep erased content.
 //!
-//! Each copy is read back and judged, log, blobs and manifest; tombstones are too. Logs that the database does not know are copied as they
-//! are, and are no part of the list of threads. What is not what was signed keeps nothing else from being copied: it is
-//! copied as it is, if it can be read at all, and `backup.json` says so.
+//! Each copy is read back and verified: log, blobs, manifest and tombstones. Logs without rows in the database are copied as they are, and
+//! are not listed as threads. Damage to one thread does not stop the others from being copied: the damaged files are copied as they are, if
+//! they can be read at all, and `backup.json` lists them.
 //!
-//! It is built in `DIR.partial`, under a lock of its own, and gets its name by one rename. When this returns every file is synced. After a
-//! crash there is at most `DIR.partial`, which the next backup to `DIR` begins anew.
+//! It is built in `DIR.partial`, under a lock of its own, and renamed when complete. When this returns every file is synced. After a crash
+//! there is at most `DIR.partial`, which the next backup to `DIR` starts over.
 
 mod partial;
 mod strays;
@@ -37,10 +37,10 @@ use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::blobs::hash_file;
-use crate::copied::{Bad, TOMBSTONE, bad_tombstone};
+use crate::copy_check::{Bad, TOMBSTONE, bad_tombstone};
 use crate::core::{Core, io_error};
 use crate::db::Db;
-use crate::disk::{self, Disk, DiskFile, How};
+use crate::disk::{self, Disk, DiskFile, OpenMode};
 use crate::layout::{Layout, check_folder, listed};
 use crate::open::LocalStore;
 use crate::overlay::read_fully;
@@ -48,23 +48,23 @@ use crate::rows::{self, bad_row};
 use crate::schema::{self, Use, database};
 use partial::Partial;
 
-/// What a backup is signed as.
+/// The document kind of a backup's signature.
 pub(crate) const KIND: DocumentKind = DocumentKind::new("backup");
 /// The item that a backup's signature names.
 pub(crate) const ITEM: &str = "backup";
 /// The file that a finished backup has.
 pub(crate) const FILE: &str = "backup.json";
-/// The list of where its logs and accounts end.
+/// The list of heads of its logs and accounts.
 pub(crate) const HEADS: &str = "heads.json";
-/// The folder of a backup that holds what a store's folder holds.
+/// The folder of a backup with the same content as a store's folder.
 pub(crate) const THREADS: &str = "threads";
 
-/// What a backup holds, as its signed `backup.json` says.
+/// What a backup contains, as recorded in its signed `backup.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backup {
-    /// Its random name.
+    /// Its random id.
     pub backup_id: String,
-    /// When it was begun, by the clock of whoever made it.
+    /// When it was begun, by the clock of the process that made it.
     pub made_at: Timestamp,
     /// The format of the store.
     pub store_format: i64,
@@ -73,13 +73,13 @@ pub struct Backup {
     /// The SHA-256 of its `heads.json`, if there was a key to sign one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heads: Option<Digest>,
-    /// Its threads and where their logs end.
+    /// Its threads and their heads.
     pub threads: Vec<BackedUp>,
     /// How many blobs it holds.
     pub blobs: u64,
     /// How many bytes its logs and blobs have.
     pub bytes: u64,
-    /// What was not what was signed when it was made: copied as it was, or left out.
+    /// Files that failed verification when it was made: copied as they were, or left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bad: Vec<Bad>,
 }
@@ -93,11 +93,11 @@ pub struct BackedUp {
     pub head: Head,
 }
 
-/// What has been copied beside the database.
+/// What has been copied, besides the database.
 #[derive(Default)]
 struct Copied {
     threads: Vec<BackedUp>,
-    /// Threads whose `thread.json` stayed behind because it was newer, and is written anew after a restore.
+    /// Threads whose `thread.json` was left out because it was newer; it is written again after a restore.
     stale: Vec<i64>,
     blobs: u64,
     bytes: u64,
@@ -110,13 +110,13 @@ impl LocalStore {
         self.core.signing.is_some()
     }
 
-    /// Copies the store to a new folder while others go on writing; `each` is told how many threads of how many are done.
-    /// Without a key to sign with, the backup is not signed; its logs are.
+    /// Copies the store to a new folder while other processes write; `each` receives how many threads of how many are done. Without a key
+    /// to sign with, the backup is not signed; its logs are.
     pub fn backup(&self, target: &Path, each: &mut dyn FnMut(usize, usize)) -> Result<Backup> {
         refuse_existing(target)?;
         let disk = &*self.core.disk;
         let partial = Partial::begin(target, disk)?;
-        let work = Work {
+        let work = BackupRun {
             store: self,
             core: &self.core,
             target: &partial.folder,
@@ -136,14 +136,14 @@ impl LocalStore {
             Ok(backup)
         });
         if finished.is_err() {
-            // What is half done may hold what was erased meanwhile; what can't be removed now, the next backup removes.
+            // A partial backup may hold a blob that was erased meanwhile. If it can't be removed now, the next backup removes it.
             _ = disk.remove_folder(&partial.folder);
         }
         finished
     }
 }
 
-/// A backup goes to a folder of its own.
+/// Refuses a target that is not empty.
 fn refuse_existing(target: &Path) -> Result<()> {
     let is_there = check_folder(target)?;
     if is_there && fs::read_dir(target).map_err(io_error("read", target))?.next().is_some() {
@@ -156,14 +156,14 @@ fn refuse_existing(target: &Path) -> Result<()> {
     Ok(())
 }
 
-struct Work<'a> {
+struct BackupRun<'a> {
     store: &'a LocalStore,
     core: &'a Core,
     target: &'a Path,
     layout: Layout,
 }
 
-impl Work<'_> {
+impl BackupRun<'_> {
     fn make(&self, each: &mut dyn FnMut(usize, usize)) -> Result<Backup> {
         let made_at = self.core.clock.now();
         for folder in [self.target.to_owned(), self.layout.root().to_owned(), self.layout.tombstones()] {
@@ -197,8 +197,8 @@ impl Work<'_> {
         Ok(Backup { backup_id, made_at, store_format: format, database, heads, threads, blobs, bytes, bad })
     }
 
-    /// Writes where the copied logs, tombstones and accounts end, signed; gives the hash of the file. Logs were judged when they were copied;
-    /// what is not what was signed or sealed is not in it.
+    /// Writes the heads of the copied logs, tombstones and accounts, signed; returns the hash of the file. Logs were verified when they
+    /// were copied; anything that failed its signature or seal is not listed.
     fn write_heads(
         &self,
         snapshot: &Db,
@@ -227,21 +227,21 @@ impl Work<'_> {
         Ok(Some(sha256(text.as_bytes())))
     }
 
-    /// The database as of one moment, others writing on.
+    /// Copies the database as of one moment, while other processes write.
     fn copy_database(&self) -> Result<Db> {
         let path = self.layout.database();
-        // Made here, so that it has the mode of every other file; SQLite fills an empty one.
-        drop(self.core.disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?);
+        // Created here, so that it has the mode of every other file; SQLite fills an empty one.
+        drop(self.core.disk.open(&path, OpenMode::CreateNew).map_err(io_error("create", &path))?);
         let target = path.to_str().ok_or_else(|| {
             schema::unusable(&format!("`{}`", path.display()), "its name is not UTF-8".to_owned(), None)
         })?;
         let source = Db::open(&self.core.layout.database(), Use::Read, None)?;
         source.execute("VACUUM INTO ?", [target]).map_err(database)?;
-        // Checked as the store itself is; a copy is sealed anew when it is restored.
+        // Checked as the store's database is; a copy is sealed again when it is restored.
         Db::open(&path, Use::Write, self.core.signing.as_ref().map(|signing| signing.rows.clone()))
     }
 
-    /// Threads of the snapshot that were deleted since, with their tombstones.
+    /// Threads of the snapshot that were deleted during the backup, with their tombstones.
     fn deleted_meanwhile(&self, snapshot: &Db) -> Result<BTreeMap<ThreadId, (String, String)>> {
         let known = tombstones(snapshot)?;
         let mut now = self.core.read(tombstones)?;
@@ -249,7 +249,7 @@ impl Work<'_> {
         Ok(now)
     }
 
-    /// Names tombstones that are not what was signed: what the database has, which is copied, and the file of the store.
+    /// Lists tombstones that fail verification: the row in the database, which is copied, and the file in the store.
     fn judge_tombstones(
         &self,
         snapshot: &Db,
@@ -268,17 +268,17 @@ impl Work<'_> {
     }
 
     fn refuse_erased_meanwhile(&self, known: &Erasures) -> Result<()> {
-        match self.core.read(erasures)?.is_subset(known) {
-            true => Ok(()),
-            false => Err(Error::Unusable {
+        if !self.core.read(erasures)?.is_subset(known) {
+            return Err(Error::Unusable {
                 what: "the backup".to_owned(),
                 why: "a blob was erased while it was made, and a backup must not keep it".to_owned(),
                 hint: Some("nothing was kept; back up again".to_owned()),
-            }),
+            });
         }
+        Ok(())
     }
 
-    /// Makes the copied database say what the copied files are: drained, nothing half deleted.
+    /// Makes the copied database match the copied files: drained, with no deletion in progress.
     fn settle_snapshot(
         &self,
         snapshot: Db,
@@ -302,14 +302,14 @@ impl Work<'_> {
         for id in &copied.stale {
             rows::execute(&work, "UPDATE threads SET manifest_stale = 1 WHERE id = ?", [id])?;
         }
-        // Heads stay as they were sealed, leases included: what is restored is derived anew, and held by no process.
+        // Heads stay as they were sealed, leases included: a restore derives the rows again, without a lease holder.
         for sql in ["DELETE FROM redo", "UPDATE tombstones SET buried = 1"] {
             rows::execute(&work, sql, [])?;
         }
         work.commit().map_err(database)?;
         snapshot.close()?;
         let path = self.layout.database();
-        let file = self.core.disk.open(&path, How::Write).map_err(io_error("open", &path))?;
+        let file = self.core.disk.open(&path, OpenMode::Write).map_err(io_error("open", &path))?;
         file.sync().map_err(io_error("sync", &path))
     }
 
@@ -325,7 +325,7 @@ pub(crate) fn bury(connection: &Db, id: i64) -> Result<()> {
     crate::delete::remove_rows(connection, id)
 }
 
-/// Every tombstone: what it says, and the signed file.
+/// Every tombstone: its content, and the signed file.
 fn tombstones(connection: &Db) -> Result<BTreeMap<ThreadId, (String, String)>> {
     let mut statement =
         connection.prepare_cached("SELECT thread_id, tombstone, document FROM tombstones").map_err(database)?;
@@ -345,7 +345,7 @@ type Erasures = BTreeSet<(i64, Vec<u8>)>;
 
 /// Every erased blob.
 fn erasures(connection: &Db) -> Result<Erasures> {
-    // Those of threads that were deleted since are gone with them.
+    // Erasures of threads that were deleted since are deleted with them.
     let mut statement = connection.prepare_cached("SELECT thread, blob FROM erasures").map_err(database)?;
     let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(database)?;
     found.collect::<rusqlite::Result<_>>().map_err(database)
@@ -356,16 +356,16 @@ pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(listed(folder)?.into_iter().map(|entry| PathBuf::from(entry.file_name())).collect())
 }
 
-/// Copies a file to a new one, synced on return; gives its length.
+/// Copies a file to a new one, synced on return; returns its length.
 pub(crate) fn copy_file(disk: &dyn Disk, from: &Path, to: &Path) -> Result<u64> {
-    let source = disk.open(from, How::Read).map_err(io_error("open", from))?;
-    let target = disk.open(to, How::MakeNew).map_err(io_error("create", to))?;
+    let source = disk.open(from, OpenMode::Read).map_err(io_error("open", from))?;
+    let target = disk.open(to, OpenMode::CreateNew).map_err(io_error("create", to))?;
     let copied = copy_bytes((&*source, from), (&*target, to), u64::MAX)?;
     target.sync().map_err(io_error("sync", to))?;
     Ok(copied)
 }
 
-/// Copies at most the first `length` bytes of a file; gives how many there were.
+/// Copies at most the first `length` bytes of a file; returns how many were copied.
 fn copy_bytes(from: (&dyn DiskFile, &Path), to: (&dyn DiskFile, &Path), length: u64) -> Result<u64> {
     let mut buffer = vec![0; 1 << 16];
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! Payloads beside a log.
+//! Payloads that are stored beside a log.
 
 use std::io::{self, BufReader, Read};
 use std::path::Path;
@@ -8,19 +8,19 @@ use selvedge_model::{Digest, ThreadId};
 use selvedge_store::{Error, Result, blob};
 
 use crate::core::{Core, io_error};
-use crate::disk::{Disk, How};
+use crate::disk::{Disk, OpenMode};
 use crate::layout::{Layout, check_folder};
 use crate::overlay::Overlay;
 use crate::{disk, rows};
 
-/// How long a blob may be.
-const MOST_BYTES: u64 = 1 << 32;
+/// The maximum length of a blob.
+const BYTES_MAX: u64 = 1 << 32;
 
 impl Core {
-    /// Stores a blob; it and its name are durable on return. A thread that is yet to be created may have its blobs first: its birth may
-    /// name them. If it is never created, a folder without a log is left, which counts for nothing.
+    /// Stores a blob; it and its name are durable on return. Blobs may be stored before their thread is created, because its first
+    /// changeset may name them. If the thread is never created, a folder without a log is left, which is ignored.
     pub(crate) fn put_blob(&self, thread: &ThreadId, content: &[u8]) -> Result<Digest> {
-        self.gate()?;
+        self.writer()?;
         let folder = self.layout.blobs(thread);
         let is_new = match self.read(|connection| rows::existing(connection, thread)) {
             Err(Error::NoThread(_)) => true,
@@ -33,8 +33,8 @@ impl Core {
         if !check_folder(&folder)? {
             self.disk.make_folder(&folder).map_err(io_error("create", &folder))?;
         }
-        // Every name down to the blob: the redo brings back a log whose folder a power cut took, but no blob in it. Each time,
-        // because whoever made a folder may have died before its name was durable.
+        // Every name down to the blob: after a power failure the redo restores a log and its folder, but no blob in it. Each time, because
+        // the process that created a folder may have died before its name was durable.
         for above in [self.layout.root().to_owned(), self.layout.thread(thread)] {
             self.disk.sync_folder(&above).map_err(io_error("sync", &above))?;
         }
@@ -51,7 +51,7 @@ impl Core {
         check_folder(&self.layout.thread(thread))?;
         check_folder(&self.layout.blobs(thread))?;
         let path = self.layout.blob(thread, name);
-        let stored = match disk::read(&*self.disk, &path, MOST_BYTES) {
+        let stored = match disk::read(&*self.disk, &path, BYTES_MAX) {
             Ok(stored) => stored,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Error::NoBlob { thread: thread.clone(), blob: *name });
@@ -61,28 +61,28 @@ impl Core {
         blob::open(name, &stored).ok_or_else(|| Error::Integrity {
             what: format!("blob {} of `{thread}`", name.short()),
             why: "its content is not what its name says".to_owned(),
-            hint: Some("put the file back from a copy".to_owned()),
+            hint: Some("restore the file from a copy".to_owned()),
         })
     }
 }
 
-/// Opens a blob as it is stored; gives how long it is too.
+/// Opens a blob as it is stored; returns its length too.
 pub(crate) fn open_blob(
     layout: &Layout,
     disk: &dyn Disk,
     thread: &ThreadId,
     blob: &Digest,
 ) -> io::Result<(u64, Box<dyn Read + Send>)> {
-    // Behind a link there may be anything, now this and now that.
+    // The target of a link may be anything, and may change.
     check_folder(&layout.blobs(thread)).map_err(io::Error::other)?;
-    let file = disk.open(&layout.blob(thread, blob), How::Read)?;
+    let file = disk.open(&layout.blob(thread, blob), OpenMode::Read)?;
     let whole = Overlay::of_file(Some(file))?;
     Ok((whole.end(), Box::new(BufReader::with_capacity(1 << 16, whole))))
 }
 
 /// The SHA-256 of a whole file, read in pieces.
 pub(crate) fn hash_file(disk: &dyn Disk, path: &Path) -> std::io::Result<Digest> {
-    let file = disk.open(path, How::Read)?;
+    let file = disk.open(path, OpenMode::Read)?;
     let mut hash = RunningHash::new();
     let mut buffer = vec![0; 1 << 16];
     let mut at = 0;

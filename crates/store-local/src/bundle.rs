@@ -1,21 +1,23 @@
-//! Taking a thread out of an archive: it arrives in a folder beside the threads that no thread can have, and takes its place once all of it
-//! was checked.
+//! Importing a thread from an archive: it is staged in a folder whose name no thread can have, and moved into place once all of it is
+//! verified.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use selvedge_model::{OwnerId, ThreadId};
-use selvedge_store::archive::{Accounts, Archives, Arrival, Arrived, Exported, Judged, Staged, Staging, arrive};
+use selvedge_store::archive::{
+    Accounts, Archives, CheckedArchive, Exported, ImportOutcome, ImportReport, Staged, Staging, read_archive,
+};
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, io_error};
-use crate::disk::{DiskFile, How};
+use crate::disk::{DiskFile, OpenMode};
 use crate::open::LocalStore;
 use crate::rows;
 use crate::view::check_name;
 
-/// How the folder begins in which a thread arrives; who it belongs to follows. No thread's folder begins with a dot.
+/// The prefix of staging folders, followed by the id of the importing process. No thread's folder begins with a dot.
 const ARRIVING: &str = ".arriving-";
 
 impl LocalStore {
@@ -24,26 +26,26 @@ impl LocalStore {
         Archives::export(self, thread, out)
     }
 
-    /// Checks an archive and takes its thread in; see [`Archives::import`].
-    pub fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<Arrived> {
+    /// Verifies an archive and imports its thread; see [`Archives::import`].
+    pub fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<ImportReport> {
         Archives::import(self, archive, keep)
     }
 }
 
 impl Archives for LocalStore {
-    fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<Arrived> {
+    fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<ImportReport> {
         let core = &*self.core;
         if !keep {
-            return core.settle_arrival(arrive(archive, &core.trust, None, &check_name)?, None);
+            return core.finish_import(read_archive(archive, &core.trust, None, &check_name)?, None);
         }
-        core.gate()?;
-        core.tidy_arrivals()?;
+        core.writer()?;
+        core.remove_dead_imports()?;
         let staged = core.layout.root().join(format!("{ARRIVING}{}-{}", core.owner, core.ids.hex12()));
         core.disk.make_folder(&staged).map_err(io_error("create", &staged))?;
         let folder = Folder { core, staged: &staged };
-        let arrived = arrive(archive, &core.trust, Some(&folder), &check_name)
-            .and_then(|judged| core.settle_arrival(judged, Some(&staged)));
-        // What was taken in lies elsewhere by now.
+        let arrived = read_archive(archive, &core.trust, Some(&folder), &check_name)
+            .and_then(|judged| core.finish_import(judged, Some(&staged)));
+        // If it was imported, it has been moved out of the staging folder.
         let tidied = core.disk.remove_folder(&staged).map_err(io_error("remove", &staged));
         let arrived = arrived?;
         tidied?;
@@ -51,7 +53,7 @@ impl Archives for LocalStore {
     }
 }
 
-/// The folder in which a thread arrives.
+/// The folder in which a thread is staged.
 struct Folder<'a> {
     core: &'a Core,
     staged: &'a Path,
@@ -63,7 +65,7 @@ impl Staging for Folder<'_> {
         if let Some(above) = path.parent() {
             self.core.disk.make_folder(above).map_err(io_error("create", above))?;
         }
-        let file = self.core.disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?;
+        let file = self.core.disk.open(&path, OpenMode::CreateNew).map_err(io_error("create", &path))?;
         Ok(Box::new(Growing { file, at: 0 }))
     }
 
@@ -83,7 +85,7 @@ impl Staging for Folder<'_> {
     }
 }
 
-/// A file that is written from its beginning.
+/// A file that is written from start to end.
 struct Growing {
     file: Box<dyn DiskFile>,
     at: u64,
@@ -102,27 +104,28 @@ impl Staged for Growing {
 }
 
 impl Core {
-    /// Takes a thread in, unless it is here already, exactly so.
-    fn settle_arrival(&self, judged: Judged, staged: Option<&Path>) -> Result<Arrived> {
-        let (thread, head) = (&judged.thread, &judged.head);
+    /// Imports a thread, unless the store already has it with the same head.
+    fn finish_import(&self, judged: CheckedArchive, staged: Option<&Path>) -> Result<ImportReport> {
+        let thread = &judged.thread;
+        let head = &judged.head;
         let known =
             self.read(|connection| Ok((rows::find(connection, thread)?, rows::tombstone(connection, thread)?)))?;
         let mut accounts = Accounts::new();
         let arrival = match (known, staged) {
-            ((Some(row), _), _) if row.head == *head => Arrival::Unchanged,
+            ((Some(row), _), _) if row.head == *head => ImportOutcome::Unchanged,
             ((Some(_), _), _) => return Err(Error::Exists(thread.clone())),
             ((None, Some(_)), _) => return Err(Error::Deleted(thread.clone())),
             ((None, None), Some(staged)) => {
                 accounts = self.adopt(thread, head, staged)?;
-                Arrival::Imported
+                ImportOutcome::Imported
             }
-            ((None, None), None) => Arrival::WouldImport,
+            ((None, None), None) => ImportOutcome::WouldImport,
         };
-        Ok(judged.settled(arrival, accounts))
+        Ok(judged.into_report(arrival, accounts))
     }
 
-    /// Removes what arrivals left whose process died.
-    fn tidy_arrivals(&self) -> Result<()> {
+    /// Removes staging folders of processes that have died.
+    fn remove_dead_imports(&self) -> Result<()> {
         let root = self.layout.root();
         for entry in fs::read_dir(root).map_err(io_error("read", root))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();

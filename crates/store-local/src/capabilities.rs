@@ -1,7 +1,7 @@
 //! `capabilities.md` on disk.
 //!
-//! It is there, whole, when [`LocalStore::write_capabilities`] returns; after a crash before that it is not there, and the next
-//! process that runs the thread writes it.
+//! When [`LocalStore::write_capabilities`] returns, the file is complete; after a crash before that it does not exist, and the next process
+//! that runs the thread writes it.
 
 use std::io;
 
@@ -15,8 +15,8 @@ use crate::layout::check_folder;
 use crate::open::LocalStore;
 
 impl LocalStore {
-    /// Signs and writes what a thread may call, unless that was done before; says whether it was written now. One that is there and is
-    /// not what was signed is refused.
+    /// Signs and writes the capabilities of a thread, unless the file exists; returns whether it was written now. An existing file that
+    /// fails verification is refused.
     pub fn write_capabilities(&self, thread: &ThreadId, body: impl FnOnce() -> String) -> Result<bool> {
         let core = &self.core;
         check_folder(&core.layout.thread(thread))?;
@@ -25,8 +25,8 @@ impl LocalStore {
         }
         let text = capabilities::sign(thread, &body(), &core.signing()?.signer, core.clock.now());
         let path = core.layout.capabilities(thread);
-        // Of several who run a thread for the first time at once, one writes.
-        lock(core.gate()?).alone(&core.layout, |_| {
+        // Of several processes that run a thread for the first time at once, one writes.
+        lock(core.writer()?).exclusive(&core.layout, |_| {
             if core.has_capabilities(thread)? {
                 return Ok(false);
             }
@@ -37,7 +37,7 @@ impl LocalStore {
 }
 
 impl Core {
-    /// What was written down of what a thread may call, unchecked; nothing if nothing was.
+    /// The capabilities file of a thread, unverified; none if it was not written.
     pub(crate) fn capabilities(&self, thread: &ThreadId) -> Result<Option<Vec<u8>>> {
         let path = self.layout.capabilities(thread);
         match disk::read(&*self.disk, &path, BYTES_MAX) {
@@ -50,13 +50,13 @@ impl Core {
         }
     }
 
-    /// Whether it was written down what a thread may call; what was is checked.
+    /// Whether a thread has a capabilities file; an existing one is verified.
     pub(crate) fn has_capabilities(&self, thread: &ThreadId) -> Result<bool> {
         let Some(bytes) = self.capabilities(thread)? else { return Ok(false) };
         capabilities::check_kept(thread, &bytes, &self.trust).map(|()| true)
     }
 
-    /// What is wrong with what was written down of what a thread may call, if anything is.
+    /// What is wrong with the capabilities file of a thread, if anything.
     pub(crate) fn bad_capabilities(&self, thread: &ThreadId) -> Result<Option<String>> {
         capabilities::bad(self.has_capabilities(thread).map(|_| ()))
     }

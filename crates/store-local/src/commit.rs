@@ -1,53 +1,53 @@
 //! How a batch becomes durable and visible.
 //!
-//! 1. In the caller's thread, in line for each thread it touches: prepare, hash, sign.
-//! 2. With whoever else waits, under `commit.lock` and in one SQLite transaction: compare heads, epochs, accounts, keys
-//!    and requests with what was prepared from; write heads, redo, index and feed; one sync.
-//! 3. New threads get their folder and file, still under `commit.lock`: nobody can delete one before its file is there,
-//!    and find it made again afterwards.
-//! 4. Back in the caller's thread, while others commit: drain the redo into the transcripts, unsynced. Then acknowledge.
+//! 1. In the calling thread, holding the queue of each thread it touches: prepare, hash, sign.
+//! 2. Together with other waiting batches, under `commit.lock` and in one SQLite transaction: compare heads, epochs, accounts, keys and
+//!    requests with those that the batch was prepared from; write heads, redo, index and feed; one sync.
+//! 3. New threads get their folder and file, still under `commit.lock`: no process can delete a thread before its file exists, and
+//!    have the file created again afterwards.
+//! 4. Back in the calling thread, while other threads commit: drain the redo into the transcripts, unsynced. Then acknowledge.
 //!
-//! A crash before the transaction's sync leaves nothing. A crash after it leaves redo, which whoever opens the store next
-//! drains. After the transaction the answer is never "failed": a drain that fails is repeated by whoever comes next. And one
-//! that comes late, when another process has drained the same and gone on, writes what stands there already.
+//! A crash before the transaction's sync leaves nothing. A crash after it leaves redo, which the next process that opens the store drains.
+//! After the transaction the answer is never "failed": a drain that fails is repeated by the next writer. A drain that comes late, when
+//! another process has drained the same bytes and committed more, writes bytes that are there already.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use selvedge_model::{Batch, CommitKey, Right, ThreadId};
 use selvedge_store::prepare::{Prepared, PreparedPart, prepare, request_hash};
-use selvedge_store::seal::Heard;
-use selvedge_store::{Committed, Error, Left, Result, seal};
+use selvedge_store::seal::ConsumedRequests;
+use selvedge_store::{Committed, Delivery, Error, Result, seal};
 
-use crate::core::{Core, Durability, Ended, Gate, PendingThread, Remembered, Signing, lock, run};
+use crate::core::{CachedThread, Core, DbWriter, Durability, Ended, PendingThread, Signing, lock, run};
 use crate::db::Db;
-use crate::feed::Place;
+use crate::feed::FeedEnd;
 use crate::inbox;
-use crate::index::{self, Added, Standing};
+use crate::index::{self, Added, RowUpdate};
 use crate::leads::Leads;
 use crate::redo;
 use crate::rows::{self, Row};
 use crate::saved_state;
 use crate::sealed::Mark;
-use crate::view::{LocalView, Sight};
+use crate::view::{Basis, LocalView};
 
-/// Where each attempt to commit a batch looks. Whoever was overtaken by other processes three times prepares under
-/// `commit.lock`, where nobody overtakes; what keeps failing there is a file that somebody spoils faster than it is settled.
-const ATTEMPTS: [Sight; 10] = {
-    use Sight::{Alone, Database, Memory};
-    [Memory, Database, Database, Alone, Database, Alone, Database, Alone, Database, Alone]
+/// What each attempt to commit a batch reads. A batch that lost to other processes three times is prepared under `commit.lock`, where no
+/// other process can commit; if that keeps failing, a file is being damaged faster than it is repaired.
+const ATTEMPTS: [Basis; 10] = {
+    use Basis::{Cache, Database, Locked};
+    [Cache, Database, Database, Locked, Database, Locked, Database, Locked, Database, Locked]
 };
 
 /// A prepared batch and what it was prepared from.
 pub(crate) struct Job {
     prepared: Prepared,
-    seen: HashMap<ThreadId, Arc<Remembered>>,
-    /// The row of each part as it is to be, and the text of its manifest if that changed.
+    seen: HashMap<ThreadId, Arc<CachedThread>>,
+    /// The new row of each part, and the text of its manifest if that changed.
     rows: Vec<(Row, Option<String>)>,
 }
 
 impl Job {
-    /// A job that needs nothing but what it says.
+    /// A job that was prepared without reading any thread.
     pub(crate) fn of(prepared: Prepared) -> Self {
         Self { prepared, seen: HashMap::new(), rows: Vec::new() }
     }
@@ -56,19 +56,19 @@ impl Job {
 /// What a job wrote.
 #[derive(Default)]
 pub(crate) struct Written {
-    /// The numbers of the rows of each part.
+    /// The row numbers of each part.
     numbers: Vec<Numbers>,
-    /// Where each request was left that it posted.
-    pub(crate) left: Vec<Left>,
+    /// Where each posted request was delivered.
+    pub(crate) left: Vec<Delivery>,
 }
 
-/// What became of a job.
+/// The outcome of a job.
 pub(crate) enum Outcome {
-    /// It is durable; whoever handed it in drains it.
+    /// It is durable; the caller that submitted it drains it.
     Durable(Box<Job>, Written),
-    /// It was prepared from something that has changed; nothing of it was written.
+    /// It was prepared from data that has changed since; nothing was written.
     Stale,
-    /// It was refused; nothing of it was written.
+    /// It was refused; nothing was written.
     Refused(Error),
 }
 
@@ -79,7 +79,7 @@ impl From<Error> for Outcome {
 }
 
 /// A thread whose `thread.json` must be written.
-pub(crate) struct Manifested {
+pub(crate) struct StaleManifest {
     pub(crate) thread: ThreadId,
     pub(crate) id: i64,
 }
@@ -97,13 +97,13 @@ impl From<Error> for Refusal {
 }
 
 /// Why a transaction of several jobs was not written.
-enum Spoiled {
+enum GroupError {
     /// One of them was refused after some of it was written.
-    ByOne,
+    OneRefused,
     Because(Error),
 }
 
-impl From<Error> for Spoiled {
+impl From<Error> for GroupError {
     fn from(error: Error) -> Self {
         Self::Because(error)
     }
@@ -117,26 +117,27 @@ impl Core {
         let mut threads: Vec<_> = batch.parts.iter().map(|part| &part.thread).collect();
         threads.sort_unstable();
         threads.dedup();
-        let _turns: Vec<_> = threads.iter().map(|thread| self.turns.enter(thread, None)).collect();
-        for sight in ATTEMPTS {
+        let _turns: Vec<_> = threads.iter().map(|thread| self.queues.enter(thread, None)).collect();
+        for basis in ATTEMPTS {
             if let Some(answer) = self.answered(batch)? {
                 return Ok(answer);
             }
-            let outcome = match sight {
-                Sight::Alone => self.commit_alone(batch),
-                Sight::Memory | Sight::Database => {
-                    self.job(batch, sight).map(|job| self.group.submit(job, |jobs| self.commit_together(jobs)))
+            let outcome = match basis {
+                Basis::Locked => self.commit_locked(batch),
+                Basis::Cache | Basis::Database => {
+                    self.job(batch, basis).map(|job| self.group.submit(job, |jobs| self.commit_together(jobs)))
                 }
             };
             let outcome = match outcome {
-                // Memory may have been wrong, and an unsettled file can't be settled alone; the database has the last word.
-                Err(_) if sight != Sight::Database => continue,
+                // Memory may be outdated, and an unrepaired file can't be repaired under the lock; only an error from the database is
+                // final.
+                Err(_) if basis != Basis::Database => continue,
                 outcome => outcome?,
             };
             match outcome {
                 Outcome::Durable(job, written) => {
-                    let (committed, manifested) = self.conclude(*job, written.numbers);
-                    self.show_manifests(&manifested);
+                    let (committed, stale_manifests) = self.conclude(*job, written.numbers);
+                    self.show_manifests(&stale_manifests);
                     self.erase_committed(batch);
                     return Ok(committed);
                 }
@@ -144,50 +145,54 @@ impl Core {
                 Outcome::Refused(error) => return Err(error),
             }
         }
-        Err(Error::Database { why: "the log is changed by others all the time".to_owned(), retryable: true })
+        Err(Error::Database { why: "gave up after 10 conflicting commits".to_owned(), retryable: true })
     }
 
-    fn job(&self, batch: &Batch, sight: Sight) -> Result<Job> {
-        let view = LocalView::new(self, sight);
+    fn job(&self, batch: &Batch, basis: Basis) -> Result<Job> {
+        let view = LocalView::new(self, basis);
         let signing = self.signing()?;
         let prepared = prepare(batch.clone(), &view, &signing.signer, &*self.ids, self.clock.now())?;
         let seen = view.into_seen();
-        let heard = self.heard(&prepared, &seen)?;
-        let row = |(part, heard): (&PreparedPart, Heard)| {
-            self.row_after(signing, part, seen.get(&part.thread).map(|seen| &seen.row), heard)
+        let consumed = self.consumed(&prepared, &seen)?;
+        let row = |(part, consumed): (&PreparedPart, ConsumedRequests)| {
+            self.row_after(signing, part, seen.get(&part.thread).map(|seen| &seen.row), consumed)
         };
-        let rows = prepared.parts.iter().zip(heard).map(row).collect::<Result<_>>()?;
+        let rows = prepared.parts.iter().zip(consumed).map(row).collect::<Result<_>>()?;
         Ok(Job { prepared, seen, rows })
     }
 
-    /// The requests that each part has consumed then. A thread that goes on in the place of another has consumed what that one has.
-    fn heard(&self, prepared: &Prepared, seen: &HashMap<ThreadId, Arc<Remembered>>) -> Result<Vec<Heard>> {
+    /// The requests that each part has consumed after the commit. A successor inherits those of the thread that it continues.
+    fn consumed(
+        &self,
+        prepared: &Prepared,
+        seen: &HashMap<ThreadId, Arc<CachedThread>>,
+    ) -> Result<Vec<ConsumedRequests>> {
         let after = |part: &PreparedPart| {
             let consumed: Vec<_> =
                 prepared.consumed.iter().filter(|(at, _)| *at == part.thread).map(|(_, id)| id).collect();
             match seen.get(&part.thread) {
-                Some(seen) => self.heard_after(&seen.row, &consumed),
-                None => Ok(Heard::default()),
+                Some(seen) => self.consumed_after(&seen.row, &consumed),
+                None => Ok(ConsumedRequests::default()),
             }
         };
-        let mut heard = prepared.parts.iter().map(after).collect::<Result<Vec<_>>>()?;
+        let mut consumed = prepared.parts.iter().map(after).collect::<Result<Vec<_>>>()?;
         for (index, part) in prepared.parts.iter().enumerate() {
             let next = part.continued_as.as_ref();
             let next = next.and_then(|next| prepared.parts.iter().position(|part| part.thread == *next));
             if let Some(next) = next {
-                heard[next] = heard[index].clone();
+                consumed[next] = consumed[index].clone();
             }
         }
-        Ok(heard)
+        Ok(consumed)
     }
 
-    /// The row of a thread once a part of it is committed, sealed, and the text of its manifest if that changed.
+    /// The row of a thread after a part is committed, sealed, and the text of its manifest if that changed.
     fn row_after(
         &self,
         signing: &Signing,
         part: &PreparedPart,
         seen: Option<&Row>,
-        heard: Heard,
+        consumed: ConsumedRequests,
     ) -> Result<(Row, Option<String>)> {
         let (text, stored) = match seen.filter(|_| !part.manifest_changed) {
             Some(seen) => (None, seen.stored),
@@ -199,13 +204,16 @@ impl Core {
             Right::Lease(_) => seen.map_or(Some(self.owner.clone()), |seen| seen.owner.clone()),
             Right::Brief => None,
         };
-        let (head, manifest) = (part.written.head.clone(), part.manifest.clone());
+        let head = part.written.head.clone();
+        let manifest = part.manifest.clone();
         let sealed = index::seal(&signing.seal, &head, &part.written.tail.hash);
-        let (id, epoch, mark) = (seen.map_or(0, |seen| seen.id), part.epoch, Mark::NONE);
-        // What waited to lead a changeset leads this one.
+        let id = seen.map_or(0, |seen| seen.id);
+        let epoch = part.epoch;
+        let mark = Mark::NONE;
+        // Lines that waited to lead a changeset lead this one.
         let leads = 0;
         let anchor = seen.map_or(0, |seen| seen.anchor).max(self.anchor.epoch());
-        let row = Row { id, manifest, stored, head, sealed, epoch, owner, posted, heard, leads, anchor, mark };
+        let row = Row { id, manifest, stored, head, sealed, epoch, owner, posted, consumed, leads, anchor, mark };
         Ok((row.sealed(Some(&signing.rows.seals)), text))
     }
 
@@ -215,7 +223,7 @@ impl Core {
         match self.outcome(key)? {
             Some((request, _)) if request != request_hash(batch) => Err(Error::KeyReused(key.clone())),
             Some((_, mut committed)) => {
-                // An answer that was found again in the logs has lost the order of its parts; the request still has it.
+                // An answer that was restored from the logs has lost the order of its parts; the request still has it.
                 let place = |(thread, _): &(ThreadId, u64)| batch.parts.iter().position(|part| part.thread == *thread);
                 committed.versions.sort_by_key(place);
                 Ok(Some(Committed { replayed: true, ..committed }))
@@ -228,22 +236,22 @@ impl Core {
         self.read(|connection| rows::key(connection, key))
     }
 
-    /// Commits jobs in one transaction; one outcome per job, in order.
+    /// Commits jobs in one transaction; returns one outcome per job, in order.
     pub(crate) fn commit_together(&self, jobs: Vec<Job>) -> Vec<Outcome> {
         let count = jobs.len();
-        self.commit_made(|| Ok(jobs)).unwrap_or_else(|error| refuse_all(count, &error))
+        self.commit_jobs(|| Ok(jobs)).unwrap_or_else(|error| refuse_all(count, &error))
     }
 
-    /// Prepares and commits a batch while no other process writes.
-    fn commit_alone(&self, batch: &Batch) -> Result<Outcome> {
-        let mut outcomes = self.commit_made(|| Ok(vec![self.job(batch, Sight::Alone)?]))?;
+    /// Prepares and commits a batch while no other process can write.
+    fn commit_locked(&self, batch: &Batch) -> Result<Outcome> {
+        let mut outcomes = self.commit_jobs(|| Ok(vec![self.job(batch, Basis::Locked)?]))?;
         Ok(outcomes.pop().unwrap_or(Outcome::Stale))
     }
 
-    fn commit_made(&self, jobs: impl FnOnce() -> Result<Vec<Job>>) -> Result<Vec<Outcome>> {
-        let outcomes = lock(self.gate()?).alone(&self.layout, |gate| {
+    fn commit_jobs(&self, jobs: impl FnOnce() -> Result<Vec<Job>>) -> Result<Vec<Outcome>> {
+        let outcomes = lock(self.writer()?).exclusive(&self.layout, |writer| {
             let jobs = jobs()?;
-            let written = self.write_jobs(gate, &jobs);
+            let written = self.write_jobs(writer, &jobs);
             let used = written.iter().flatten().flatten().flat_map(|written| &written.numbers);
             let used = used.map(|numbers| numbers.redo.id()).collect();
             lock(&self.spares).settle(used);
@@ -257,50 +265,50 @@ impl Core {
             };
             Ok(jobs.into_iter().zip(written?).map(outcome).collect::<Vec<_>>())
         })?;
-        self.tell();
+        self.notify_waiters();
         Ok(outcomes)
     }
 
-    /// Writes jobs in one transaction. Few are refused, and most of those before anything of them is written; so places to
-    /// go back to, which cost a copy of every page that is changed, are kept only when it turns out that one is needed.
-    fn write_jobs(&self, gate: &mut Gate, jobs: &[Job]) -> Result<Results> {
+    /// Writes jobs in one transaction. Few are refused, and most of those before anything of them is written. Savepoints cost a copy of
+    /// every changed page, so they are used only once a job turns out to need one.
+    fn write_jobs(&self, writer: &mut DbWriter, jobs: &[Job]) -> Result<Results> {
         let at_once = |connection: &Db| self.write_at_once(connection, jobs);
-        let ended = match gate.transaction(&self.layout, Durability::Synced, at_once) {
-            Ended::Known(Err(Spoiled::ByOne)) => {
+        let ended = match writer.transaction(&self.layout, Durability::Synced, at_once) {
+            Ended::Known(Err(GroupError::OneRefused)) => {
                 let each = |connection: &Db| Ok(self.write_each(connection, jobs)?);
-                gate.transaction(&self.layout, Durability::Synced, each)
+                writer.transaction(&self.layout, Durability::Synced, each)
             }
             ended => ended,
         };
         match ended {
             Ended::Known(Ok(results)) => Ok(results),
-            Ended::Known(Err(Spoiled::Because(error))) => Err(error),
-            Ended::Known(Err(Spoiled::ByOne)) => Ok(jobs.iter().map(|_| Err(Refusal::Stale)).collect()),
+            Ended::Known(Err(GroupError::Because(error))) => Err(error),
+            Ended::Known(Err(GroupError::OneRefused)) => Ok(jobs.iter().map(|_| Err(Refusal::Stale)).collect()),
             Ended::Unknown(results, why) => Ok(self.look_up(jobs, results, &why)),
         }
     }
 
-    /// Writes jobs as long as none is refused of which something was written.
-    fn write_at_once(&self, connection: &Db, jobs: &[Job]) -> Result<Results, Spoiled> {
+    /// Writes jobs without savepoints; gives up when a job is refused after some of it was written.
+    fn write_at_once(&self, connection: &Db, jobs: &[Job]) -> Result<Results, GroupError> {
         let mut results = Vec::with_capacity(jobs.len());
-        let mut newest = Place::newest(connection)?;
+        let mut newest = FeedEnd::newest(connection)?;
         for job in jobs {
             let changes = connection.total_changes();
             let result = self.write_job(connection, &mut newest, job);
             match &result {
                 Ok(_) => {}
                 Err(Refusal::Stale) if connection.total_changes() == changes => {}
-                Err(_) => return Err(Spoiled::ByOne),
+                Err(_) => return Err(GroupError::OneRefused),
             }
             results.push(result);
         }
         Ok(results)
     }
 
-    /// Writes jobs, each with a place to go back to if it is refused.
+    /// Writes jobs, each in a savepoint that is rolled back if the job is refused.
     fn write_each(&self, connection: &Db, jobs: &[Job]) -> Result<Results> {
         let mut results = Vec::with_capacity(jobs.len());
-        let mut newest = Place::newest(connection)?;
+        let mut newest = FeedEnd::newest(connection)?;
         for job in jobs {
             let before = newest.clone();
             run(connection, "SAVEPOINT job")?;
@@ -315,7 +323,7 @@ impl Core {
         Ok(results)
     }
 
-    /// After a commit whose sync failed: what is there was committed, and of the rest nobody knows.
+    /// After a commit whose sync failed: jobs whose rows are visible were committed; the outcome of the others is unknown.
     fn look_up(&self, jobs: &[Job], results: Results, why: &str) -> Results {
         let is_there = |part: &PreparedPart| {
             let row = self.read(|connection| rows::find(connection, &part.thread));
@@ -330,8 +338,8 @@ impl Core {
         jobs.iter().zip(results).map(look).collect()
     }
 
-    /// `newest` is the newest place in the feed, of which whoever undoes a job keeps a copy.
-    fn write_job(&self, connection: &Db, newest: &mut Place, job: &Job) -> Result<Written, Refusal> {
+    /// `newest` is the newest feed position; a caller that rolls back a job restores it too.
+    fn write_job(&self, connection: &Db, newest: &mut FeedEnd, job: &Job) -> Result<Written, Refusal> {
         let prepared = &job.prepared;
         let mut written = Written::default();
         for (part, (row, manifest)) in prepared.parts.iter().zip(&job.rows) {
@@ -339,7 +347,7 @@ impl Core {
             written.numbers.push(self.write_part(connection, newest, part, (row, manifest.as_deref()), seen)?);
         }
         for (id, account) in &prepared.accounts {
-            // What is sealed together with the change is what was sealed before it.
+            // The seal of the new row must not cover a row that fails its own seal.
             rows::accounts(connection, "thread_id = ?", id.as_str())?;
             for (name, reservation) in &account.reservations {
                 rows::put_reservation(connection, id, name, reservation.as_ref())?;
@@ -372,15 +380,16 @@ impl Core {
     fn write_part(
         &self,
         connection: &Db,
-        newest: &mut Place,
+        newest: &mut FeedEnd,
         part: &PreparedPart,
         (row, manifest): (&Row, Option<&str>),
-        seen: Option<&Remembered>,
+        seen: Option<&CachedThread>,
     ) -> Result<Numbers, Refusal> {
-        let (head, lines) = (&part.written.head, part.lines());
-        let counts = seen.map(|seen| newest.kept(seen.row.id, head.version, &lines));
+        let head = &part.written.head;
+        let lines = part.lines();
+        let counts = seen.map(|seen| newest.head_counts(seen.row.id, head.version, &lines));
         let spare = lock(&self.spares).lend(part.written.bytes.len());
-        let now = Standing {
+        let now = RowUpdate {
             row,
             manifest,
             manifest_shown: part.manifest_shown,
@@ -423,8 +432,8 @@ impl Core {
         Ok(Numbers { id, redo, saved_state, is_drained: false })
     }
 
-    /// Saves a changed state once the log has grown by its size since it was saved last, so that saving costs no more
-    /// than the log itself, however large the state.
+    /// Saves a changed state once the log has grown by the state's size since it was last saved, so that saving never costs more than the
+    /// log itself, however large the state.
     fn save_state(
         &self,
         connection: &Db,
@@ -442,7 +451,7 @@ impl Core {
         Ok(Some((head.bytes, text.len() as u64)))
     }
 
-    /// Drains those parts of a job that begin a log; must be called under `commit.lock`.
+    /// Drains the parts of a job that begin a log; must be called under `commit.lock`.
     fn make_files(&self, job: &Job, numbers: &mut [Numbers]) {
         for (part, numbers) in job.prepared.parts.iter().zip(numbers) {
             if part.before.is_none() {
@@ -451,31 +460,32 @@ impl Core {
         }
     }
 
-    /// Drains a job that is durable, and remembers its threads.
-    fn conclude(&self, job: Job, numbers: Vec<Numbers>) -> (Committed, Vec<Manifested>) {
+    /// Drains a durable job, and caches its threads.
+    fn conclude(&self, job: Job, numbers: Vec<Numbers>) -> (Committed, Vec<StaleManifest>) {
         let mut committed = job.prepared.committed();
-        let mut manifested = Vec::new();
+        let mut stale_manifests = Vec::new();
         for ((mut part, (row, _)), mut numbers) in job.prepared.parts.into_iter().zip(job.rows).zip(numbers) {
             committed.parts.push(part.take_committed());
             let is_shown = job.seen.get(&part.thread).is_none_or(|seen| seen.is_shown);
             if part.manifest_shown || !is_shown {
-                manifested.push(Manifested { thread: part.thread.clone(), id: numbers.id });
+                stale_manifests.push(StaleManifest { thread: part.thread.clone(), id: numbers.id });
             }
             if let Some(before) = &part.before {
                 let drained = self.write_transcript(&part.thread, before.bytes, &part.written.bytes);
                 numbers.is_drained = drained.is_ok();
             }
             if numbers.is_drained {
-                let (redo, is_new) = (vec![numbers.redo], part.before.is_none());
+                let redo = vec![numbers.redo];
+                let is_new = part.before.is_none();
                 let pending = PendingThread { id: numbers.id, redo, is_new, manifest: None };
                 self.await_sync(&part.thread, pending, part.written.bytes.len() as u64);
                 self.remember_part(part, row, numbers, job.seen.values());
             } else {
-                // The redo is durable: the next writer or opener drains it.
+                // The redo is durable: the next writer, or the next process that opens the store, drains it.
                 self.forget(&part.thread);
             }
         }
-        (committed, manifested)
+        (committed, stale_manifests)
     }
 
     fn remember_part<'a>(
@@ -483,12 +493,12 @@ impl Core {
         part: PreparedPart,
         row: Row,
         numbers: Numbers,
-        mut seen: impl Iterator<Item = &'a Arc<Remembered>>,
+        mut seen: impl Iterator<Item = &'a Arc<CachedThread>>,
     ) {
         let before = seen.find(|seen| seen.row.id == numbers.id);
         let state = part.state.or_else(|| before.and_then(|before| before.state.clone()));
         let row = Row { id: numbers.id, ..row };
-        let remembered = Remembered {
+        let remembered = CachedThread {
             row,
             tail: part.written.tail,
             leads: Leads::default(),
@@ -501,10 +511,10 @@ impl Core {
     }
 }
 
-/// The numbers of the rows that a part became.
+/// The numbers of the rows that a part was written to.
 pub(crate) struct Numbers {
     id: i64,
-    redo: redo::Row,
+    redo: redo::RedoRow,
     saved_state: Option<(u64, u64)>,
     /// Whether its bytes are in the transcript.
     is_drained: bool,

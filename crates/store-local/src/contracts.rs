@@ -1,4 +1,4 @@
-//! The contracts, each method handed to the file that does it.
+//! The store traits; each method delegates to the file that implements it.
 
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use selvedge_log::{Head, Line, line, lines};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Batch, CommitKey, Digest, Manifest, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp};
-use selvedge_store::heads::{Compared, Depth, Heads, Noted};
+use selvedge_store::heads::{Comparison, CurrentHeads, Depth, Heads};
 use selvedge_store::{
-    Acquire, Arrival, Attest, Commit, Commitment, Committed, Cursor, Erase, Feed, Filter, Handle, Inbox, Lease, Leases,
-    Ledger, Left, Logs, Page, Pages, Position, Registry, Result, Summary, Tombstone, Waiting,
+    Acquire, Arrival, Attest, Commit, Committed, Cursor, Delivery, Erase, Feed, FeedEntry, Filter, Handle, Inbox,
+    Lease, Leases, Ledger, Logs, Page, Position, Registry, Result, SignedFiles, Summary, Tombstone, Waiting,
 };
 
-use crate::anchor::Part;
+use crate::anchor::Bucket;
 use crate::core::io_error;
 use crate::feed;
 use crate::inbox;
-use crate::lease::Hear;
+use crate::lease::PendingRequests;
 use crate::open::LocalStore;
 use crate::rows;
 
@@ -45,12 +45,12 @@ impl Logs for LocalStore {
 
     fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>> {
         let path = self.core.layout.transcript(thread);
-        let (head, overlay) = self.core.shot(thread)?.committed();
+        let (head, overlay) = self.core.open_log(thread)?.committed();
         let mut found = Vec::new();
         if from >= head.lines || limit == 0 {
             return Ok(found);
         }
-        // From whichever end is nearer.
+        // Read from the nearer end.
         if head.lines - from > from {
             let mut reader = BufReader::with_capacity(1 << 16, overlay);
             let mut buffer = Vec::new();
@@ -79,7 +79,7 @@ impl Logs for LocalStore {
     }
 
     fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)> {
-        let (head, overlay) = self.core.shot(thread)?.committed();
+        let (head, overlay) = self.core.open_log(thread)?.committed();
         Ok((head, Box::new(BufReader::with_capacity(1 << 16, overlay))))
     }
 
@@ -110,11 +110,11 @@ impl Leases for LocalStore {
     }
 
     fn release(&self, lease: &Lease) -> Result<()> {
-        self.core.release(lease, Hear::First)
+        self.core.release(lease, PendingRequests::Refuse)
     }
 
     fn abandon(&self, lease: &Lease) -> Result<()> {
-        self.core.release(lease, Hear::Never)
+        self.core.release(lease, PendingRequests::Ignore)
     }
 
     fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
@@ -127,7 +127,7 @@ impl Leases for LocalStore {
 }
 
 impl Inbox for LocalStore {
-    fn post(&self, posted: Posted) -> Result<Left> {
+    fn post(&self, posted: Posted) -> Result<Delivery> {
         self.core.post(posted)
     }
 
@@ -189,7 +189,7 @@ impl Feed for LocalStore {
         self.core.read(|connection| feed::position(connection))
     }
 
-    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
+    fn after(&self, position: u64, limit: usize) -> Result<Vec<FeedEntry>> {
         self.core.after(position, limit)
     }
 
@@ -207,7 +207,7 @@ impl Ledger for LocalStore {
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
         self.core.read(|connection| {
             let account = rows::accounts(connection, "thread_id = ?", id.as_str())?.pop();
-            self.core.check_anchor(connection, Part::of_account(id))?;
+            self.core.check_anchor(connection, Bucket::of_account(id))?;
             Ok(account)
         })
     }
@@ -232,7 +232,7 @@ impl Attest for LocalStore {
         self.store_id()
     }
 
-    fn heads(&self) -> Result<Noted> {
+    fn heads(&self) -> Result<CurrentHeads> {
         self.heads()
     }
 
@@ -240,7 +240,7 @@ impl Attest for LocalStore {
         self.sign_heads(heads)
     }
 
-    fn compare_heads(&self, heads: &Heads, depth: Depth) -> Compared {
+    fn compare_heads(&self, heads: &Heads, depth: Depth) -> Comparison {
         self.compare_heads(heads, depth)
     }
 }
@@ -251,27 +251,27 @@ impl Erase for LocalStore {
     }
 }
 
-impl Pages for LocalStore {
+impl SignedFiles for LocalStore {
     fn write_capabilities(&self, thread: &ThreadId, body: &dyn Fn() -> String) -> Result<bool> {
         self.write_capabilities(thread, body)
     }
 
-    fn vouch(&self, recorded: &Manifest) -> Result<()> {
-        self.vouch(recorded)
+    fn check_manifest(&self, recorded: &Manifest) -> Result<()> {
+        self.check_manifest(recorded)
     }
 
     fn missing_manifest(&self, thread: &ThreadId) -> Option<String> {
         self.missing_manifest(thread)
     }
 
-    fn take_amiss(&self) -> Vec<String> {
-        self.take_amiss()
+    fn take_problems(&self) -> Vec<String> {
+        self.take_problems()
     }
 }
 
 impl Handle for LocalStore {
-    /// A short write-ahead log stays for the process that opens the store next, as [`LocalStore::close_briefly`] says.
-    fn leave(&mut self) -> Result<()> {
+    /// A short write-ahead log is left to the next process that opens the store; see [`LocalStore::close_briefly`].
+    fn shut_down(&mut self) -> Result<()> {
         self.end_briefly()
     }
 }

@@ -1,5 +1,4 @@
-//! What all parts of an open store share: paths, keys, connections, the gate to writing, and what is remembered of
-//! threads between commits.
+//! What all modules of an open store share: paths, keys, connections, the writer connection, and the threads cached between commits.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,28 +11,28 @@ use selvedge_log::{Signer, Trust};
 use selvedge_model::account::AccountId;
 use selvedge_model::{Clock, Ids, OwnerId, ThreadId};
 use selvedge_store::group::Group;
-use selvedge_store::lease::Desk;
+use selvedge_store::lease::LeaseQueue;
 use selvedge_store::queue::Queues;
 use selvedge_store::{Error, Result};
 
-use crate::anchor::Known;
+use crate::anchor::AnchorCache;
+pub(crate) use crate::cache::CachedThread;
+use crate::cache::ThreadCache;
 use crate::commit::{Job, Outcome};
 use crate::db::{Db, Sealer};
-use crate::disk::{Disk, DiskFile, How};
+use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::handles::Handles;
 use crate::layout::Layout;
-use crate::memory::Memory;
-pub(crate) use crate::memory::Remembered;
 use crate::redo::{self, Spares};
 use crate::schema::{self, Use, database};
 use crate::watch::Watch;
 
-/// Locks a mutex whose value no panic can leave half changed.
+/// Locks a mutex; a panic of another thread leaves its value consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An error of the operating system, with what was to be done.
+/// An I/O error, with the operation that failed.
 pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io { what, path, source }
@@ -48,48 +47,48 @@ pub(crate) struct Core {
     pub(crate) signing: Option<Signing>,
     pub(crate) trust: Trust,
     pub(crate) owner: OwnerId,
-    /// Declared, and so closed, before the connection that writes: the last one to close folds the write-ahead log into
-    /// the database, and one that only reads can't.
+    /// Declared, and so closed, before the connection that writes: the last connection to close moves the write-ahead log into the
+    /// database, and one that only reads can't.
     pub(crate) readers: Readers,
     /// The only connection that writes; absent in a store that is only read.
-    pub(crate) gate: Option<Mutex<Gate>>,
-    /// Commits of this process to one thread, in line, so that no signature is made in vain.
-    pub(crate) turns: Arc<Queues>,
-    pub(crate) desk: Desk,
+    pub(crate) writer: Option<Mutex<DbWriter>>,
+    /// Serializes this process's commits to each thread, so that no signature is wasted on a conflict.
+    pub(crate) queues: Arc<Queues>,
+    pub(crate) lease_queue: LeaseQueue,
     pub(crate) group: Group<Job, Outcome>,
-    pub(crate) memory: Mutex<Memory>,
+    pub(crate) cache: Mutex<ThreadCache>,
     pub(crate) handles: Handles,
     pub(crate) pending: Mutex<Pending>,
     pub(crate) pending_changed: Condvar,
     pub(crate) spares: Mutex<Spares>,
-    /// Who had written when this store was opened and all redo there was had been drained; nothing if some was left.
-    pub(crate) opened: Mutex<Option<Others>>,
-    /// Those who wait to hear of what is committed, here or by another process.
+    /// Detects writes of other processes since this store was opened and all redo was drained; none if some redo was left.
+    pub(crate) opened: Mutex<Option<DataVersion>>,
+    /// Threads that wait for commits of this process or another one.
     pub(crate) watch: Watch,
-    /// The newest version that is known of each account that was used; the first look compares it with what the logs of its family posted.
+    /// The newest known version of each account that was used; on first use it is compared with what the logs of its family posted.
     pub(crate) accounts: Mutex<HashMap<AccountId, u64>>,
-    /// What is known of the anchor.
-    pub(crate) anchor: Known,
-    /// What was found amiss and mended on the way, until somebody asks for it.
-    pub(crate) amiss: Mutex<Vec<String>>,
+    /// What this process knows about the anchor.
+    pub(crate) anchor: AnchorCache,
+    /// Problems that were found and repaired, until the caller takes them.
+    pub(crate) problems: Mutex<Vec<String>>,
 }
 
 /// The key of this store and what is derived from it.
 pub(crate) struct Signing {
     pub(crate) signer: Signer,
     pub(crate) seal: SealKey,
-    /// What rows of this store are sealed and checked with.
+    /// Seals and checks the rows of this store.
     pub(crate) rows: Arc<Sealer>,
 }
 
 impl Signing {
-    /// What the holder of a key seals and signs with in the store of this id.
+    /// The signer, and the seal keys derived from it for the store of this id.
     pub(crate) fn new(signer: Signer, store: &str) -> Self {
         Self { rows: Sealer::new(&signer, store), seal: signer.seal_key(), signer }
     }
 }
 
-/// What is written to transcripts and not synced yet.
+/// Bytes that are written to transcripts and not synced yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     /// Per thread: the newest redo row whose bytes are in the transcript, and whether its folder is new.
@@ -103,13 +102,13 @@ pub(crate) struct Pending {
 pub(crate) struct PendingThread {
     pub(crate) id: i64,
     /// The redo rows whose bytes this process wrote into the transcript, or found there.
-    pub(crate) redo: Vec<redo::Row>,
+    pub(crate) redo: Vec<redo::RedoRow>,
     pub(crate) is_new: bool,
     /// The manifest that `thread.json` shows, if it was written; it counts as shown once the folder is synced.
     pub(crate) manifest: Option<String>,
 }
 
-/// Where the life of the background worker stands.
+/// The state of the background sync worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     #[default]
@@ -123,62 +122,62 @@ pub(crate) enum Phase {
 /// Whether a transaction is synced before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// It survives a power cut.
+    /// It survives a power failure.
     Synced,
-    /// It survives the death of the process; a power cut ends all owners anyway, or it can be done again.
+    /// It survives the death of the process. A power failure ends all lease holders anyway, or the work can be repeated.
     Lazy,
 }
 
-/// The one place where the database is written.
-pub(crate) struct Gate {
+/// The only connection that writes to the database, and the lock that serializes writers.
+pub(crate) struct DbWriter {
     connection: Option<Db>,
-    /// What its rows are sealed with.
+    /// Seals its rows.
     sealer: Option<Arc<Sealer>>,
-    /// How many there were before this one.
+    /// How many connections there were before this one.
     connections: u64,
     durability: Durability,
-    /// A sync of SQLite's write-ahead log failed: frames of earlier, unsynced transactions may be lost behind our back.
+    /// A sync of SQLite's write-ahead log failed: frames of earlier, unsynced transactions may be lost without notice.
     log_is_suspect: bool,
     queue: Box<dyn DiskFile>,
 }
 
-/// A number that changes whenever another process has written.
+/// A number that changes whenever another process writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Others {
-    /// Which of our connections says so.
+pub(crate) struct DataVersion {
+    /// The connection that it was read from.
     connection: u64,
     version: i64,
 }
 
 /// How a transaction ended.
 pub(crate) enum Ended<T, E = Error> {
-    /// As its work said.
+    /// With this result.
     Known(Result<T, E>),
-    /// Nobody knows: the sync of the commit failed.
+    /// The outcome is unknown: the sync of the commit failed.
     Unknown(T, String),
 }
 
-impl Gate {
-    /// Says that `owner` lives and opens the database, both while no other process writes: whoever rebuilds the database
-    /// holds the same lock, and finds either nobody or somebody alive, never somebody with the database that was.
-    pub(crate) fn enter(
+impl DbWriter {
+    /// Registers `owner` as alive and opens the database, both while no other process writes. A process that rebuilds the database holds
+    /// the same lock, so it sees this owner either not at all or alive, and no owner is left with the replaced database.
+    pub(crate) fn open(
         layout: &Layout,
         disk: &dyn Disk,
         owner: &OwnerId,
         sealer: Option<Arc<Sealer>>,
     ) -> Result<(Self, Box<dyn DiskFile>)> {
         let path = layout.commit_lock();
-        let queue = disk.open(&path, How::Make).map_err(io_error("open", &path))?;
+        let queue = disk.open(&path, OpenMode::Create).map_err(io_error("open", &path))?;
         queue.lock().map_err(io_error("lock", &path))?;
-        let entered = say_alive(layout, disk, owner).and_then(|file| Ok((open_to_write(layout, disk)?, file)));
-        // Closing the file would free the lock as well.
+        let entered = register_owner(layout, disk, owner).and_then(|file| Ok((open_to_write(layout, disk)?, file)));
+        // Closing the file would release the lock as well.
         _ = queue.unlock();
         if entered.is_err() {
-            // An owner that is dead and holds nothing; who opens the store next would tidy it away too.
+            // This owner holds nothing; the next process that opens the store would remove the file too.
             _ = disk.remove(&layout.owner(owner));
         }
         let (connection, file) = entered?;
-        let gate = Self {
+        let writer = Self {
             connection: Some(Db::new(connection, sealer.clone())),
             sealer,
             connections: 0,
@@ -186,20 +185,20 @@ impl Gate {
             log_is_suspect: false,
             queue,
         };
-        Ok((gate, file))
+        Ok((writer, file))
     }
 
-    /// Runs `work` while no other process writes.
-    pub(crate) fn alone<T>(&mut self, layout: &Layout, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    /// Runs `work` while no other process can write.
+    pub(crate) fn exclusive<T>(&mut self, layout: &Layout, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let path = layout.commit_lock();
         self.queue.lock().map_err(io_error("lock", &path))?;
         let result = work(self);
-        // Closing the file would free the lock as well; an error here changes nothing that was decided.
+        // Closing the file would release the lock as well; an error here changes nothing that was decided.
         _ = self.queue.unlock();
         result
     }
 
-    /// Runs `work` in a transaction; must be called from within [`Gate::alone`].
+    /// Runs `work` in a transaction; must be called from within [`DbWriter::exclusive`].
     pub(crate) fn transaction<T, E: From<Error>>(
         &mut self,
         layout: &Layout,
@@ -211,7 +210,7 @@ impl Gate {
             Err(error) => return Ended::Known(Err(error.into())),
         };
         if let Err(error) = run(connection, "BEGIN IMMEDIATE") {
-            // SQLite opens what it can't open to write for reading, and stays with that, also after a moment of too many open files.
+            // If SQLite can't open the database for writing, it opens it for reading and keeps that mode, even if the cause was temporary.
             if matches!(error, Error::Io { .. }) {
                 self.connection = None;
             }
@@ -220,7 +219,7 @@ impl Gate {
         match work(connection) {
             Ok(value) => match run(connection, "COMMIT") {
                 Ok(()) => Ended::Known(Ok(value)),
-                // Nothing was written for good: SQLite says so itself by being out of the transaction or still in it.
+                // Nothing was committed.
                 Err(error @ Error::Io { .. }) => {
                     _ = run(connection, "ROLLBACK");
                     Ended::Known(Err(error.into()))
@@ -229,8 +228,8 @@ impl Gate {
                     // After a failed sync the pages in memory prove nothing: this connection is not used again.
                     self.connection = None;
                     self.log_is_suspect = true;
-                    // Whoever commits next, in whichever process, must not write behind frames that may be lost; what
-                    // can't be done now is done before this process writes again.
+                    // The next commit, in any process, must not append after frames that may be lost. If this fails now, it is repeated
+                    // before this process writes again.
                     _ = self.ready(layout, durability);
                     Ended::Unknown(value, error.to_string())
                 }
@@ -244,20 +243,20 @@ impl Gate {
         }
     }
 
-    /// Lets the write-ahead log stay, if it is short, when the database is closed.
+    /// Keeps a short write-ahead log when the database is closed.
     pub(crate) fn keep_short_log(&self) -> Result<()> {
         self.connection.as_ref().map_or(Ok(()), |connection| crate::wal::keep_short(connection))
     }
 
-    /// What tells whether another process has written; must be called from within [`Gate::alone`].
-    pub(crate) fn others(&mut self, layout: &Layout) -> Result<Others> {
+    /// A value that changes when another process writes; must be called from within [`DbWriter::exclusive`].
+    pub(crate) fn data_version(&mut self, layout: &Layout) -> Result<DataVersion> {
         let durability = self.durability;
         let connection = self.ready(layout, durability)?;
-        let asked = connection
+        let version = connection
             .prepare_cached("PRAGMA data_version")
-            .and_then(|mut asked| asked.query_row([], |row| row.get(0)));
-        let version = asked.map_err(database)?;
-        Ok(Others { connection: self.connections, version })
+            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+            .map_err(database)?;
+        Ok(DataVersion { connection: self.connections, version })
     }
 
     fn ready(&mut self, layout: &Layout, durability: Durability) -> Result<&Db> {
@@ -269,7 +268,7 @@ impl Gate {
         if self.log_is_suspect {
             let connection = self.connection.take();
             if let Some(connection) = &connection {
-                begin_log_anew(connection)?;
+                restart_log(connection)?;
             }
             self.connection = connection;
             self.log_is_suspect = false;
@@ -287,31 +286,31 @@ impl Gate {
     }
 }
 
-/// Moves everything in the write-ahead log into the database, synced there, and begins the log anew.
-fn begin_log_anew(connection: &Connection) -> Result<()> {
+/// Moves everything in the write-ahead log into the database, synced, and starts a new log.
+fn restart_log(connection: &Connection) -> Result<()> {
     let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
     match busy.map_err(database)? {
         0 => Ok(()),
-        _ => Err(Error::Database { why: "somebody reads for too long".to_owned(), retryable: true }),
+        _ => Err(Error::Database { why: "checkpoint blocked by a long-running reader".to_owned(), retryable: true }),
     }
 }
 
-/// Makes the file of an owner and locks it; the owner lives as long as the file is open.
-fn say_alive(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<Box<dyn DiskFile>> {
+/// Creates and locks the file of an owner; the owner is alive as long as the file is locked. Under the commit lock.
+fn register_owner(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<Box<dyn DiskFile>> {
     let path = layout.owner(owner);
-    let file = disk.open(&path, How::MakeNew).map_err(io_error("create", &path))?;
-    match file.try_lock().map_err(io_error("lock", &path))? {
-        true => Ok(file),
-        false => Err(schema::unusable("the store", "somebody else has our name".to_owned(), Some("try again"))),
-    }
+    let file = disk.open(&path, OpenMode::CreateNew).map_err(io_error("create", &path))?;
+    // The file is new, so no other process is its owner; one that checks whether it is locked holds it for a moment.
+    file.lock().map_err(io_error("lock", &path))?;
+    Ok(file)
 }
 
-/// Opens the database to write. SQLite syncs the name of a new write-ahead log itself, and does not look whether that failed.
+/// Opens the database for writing. SQLite syncs the name of a new write-ahead log itself, but ignores a failure, so the folder is synced
+/// again.
 fn open_to_write(layout: &Layout, disk: &dyn Disk) -> Result<Connection> {
     let had_log = layout.database().with_extension("db-wal").exists();
     let connection = schema::open(&layout.database(), Use::Write)?;
-    // What SQLite can't open to write it opens for reading and stays with that, the index of its log for as long as this process has any
-    // connection: that is found out now, while a second try still helps.
+    // If SQLite can't open the database for writing, it opens it for reading and keeps that mode; the index of its log stays read-only as
+    // long as this process has any connection. Detected here, while a second attempt still helps.
     run(&connection, "BEGIN IMMEDIATE").and_then(|()| run(&connection, "ROLLBACK"))?;
     if !had_log {
         disk.sync_folder(layout.root()).map_err(io_error("sync", layout.root()))?;
@@ -319,22 +318,22 @@ fn open_to_write(layout: &Layout, disk: &dyn Disk) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Runs a statement without values.
+/// Runs a statement without parameters.
 pub(crate) fn run(connection: &Connection, statement: &str) -> Result<()> {
     connection.prepare_cached(statement).and_then(|mut statement| statement.execute([])).map_err(database)?;
     Ok(())
 }
 
-/// Connections that only read, used in turn.
+/// A pool of read-only connections.
 pub(crate) struct Readers {
-    /// What rows are checked with.
+    /// Checks the seals of rows.
     sealer: Option<Arc<Sealer>>,
     idle: Mutex<Vec<Db>>,
     returned: Condvar,
     made: Mutex<usize>,
 }
 
-/// How many connections read at once at most.
+/// The maximum number of connections that read at once.
 const READERS_MAX: usize = 4;
 
 impl Readers {
@@ -342,12 +341,12 @@ impl Readers {
         Self { sealer, idle: Mutex::default(), returned: Condvar::new(), made: Mutex::new(0) }
     }
 
-    /// Runs `work` with a connection that only reads, in one transaction: everything it reads is of one moment. Rows that are checked
-    /// against each other would contradict each other if a commit came between them.
+    /// Runs `work` with a read-only connection, in one transaction: everything it reads is of one moment. Rows that are checked against
+    /// each other would seem inconsistent if a commit came between them.
     pub(crate) fn with<T>(&self, layout: &Layout, work: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
         let connection = self.take(layout)?;
         let result = run(&connection, "BEGIN").and_then(|()| work(&connection));
-        // After an error SQLite may have left the transaction by itself.
+        // After an error SQLite may have ended the transaction itself.
         if !connection.is_autocommit() && run(&connection, "COMMIT").is_err() {
             drop(connection);
             *lock(&self.made) -= 1;
@@ -382,43 +381,43 @@ impl Core {
         self.readers.with(&self.layout, work)
     }
 
-    /// Writes the database, for everything that is not a commit.
+    /// Writes to the database, for everything that is not a commit.
     pub(crate) fn write<T>(&self, durability: Durability, work: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
-        let mut gate = lock(self.gate()?);
-        gate.alone(&self.layout, |gate| match gate.transaction(&self.layout, durability, work) {
+        let mut writer = lock(self.writer()?);
+        writer.exclusive(&self.layout, |writer| match writer.transaction(&self.layout, durability, work) {
             Ended::Known(result) => result,
             Ended::Unknown(_, why) => Err(Error::OutcomeUnknown { why }),
         })
     }
 
-    pub(crate) fn gate(&self) -> Result<&Mutex<Gate>> {
-        self.gate
+    pub(crate) fn writer(&self) -> Result<&Mutex<DbWriter>> {
+        self.writer
             .as_ref()
             .ok_or_else(|| schema::unusable("the store", "it was opened for reading only".to_owned(), None))
     }
 
     pub(crate) fn signing(&self) -> Result<&Signing> {
-        let hint = Some("`selvedge init` makes a key");
+        let hint = Some("`selvedge init` creates a key");
         self.signing
             .as_ref()
             .ok_or_else(|| schema::unusable("the store", "there is no key to sign with".to_owned(), hint))
     }
 
-    /// Whether the process that made `owner` lives; asked of the operating system, not of a clock.
+    /// Whether the process of `owner` is alive, by its file lock, not by a clock.
     pub(crate) fn is_alive(&self, owner: &OwnerId) -> Result<bool> {
-        if *owner == self.owner && self.gate.is_some() {
+        if *owner == self.owner && self.writer.is_some() {
             return Ok(true);
         }
         let path = self.layout.owner(owner);
-        match self.disk.open(&path, How::Read) {
-            Ok(file) => Ok(!file.is_unlocked().map_err(io_error("look at the lock of", &path))?),
+        match self.disk.open(&path, OpenMode::Read) {
+            Ok(file) => Ok(!file.is_unlocked().map_err(io_error("check the lock of", &path))?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(io_error("open", &path)(error)),
         }
     }
 
-    /// Tells those who wait in this process that something was committed.
-    pub(crate) fn tell(&self) {
+    /// Wakes the threads of this process that wait for commits.
+    pub(crate) fn notify_waiters(&self) {
         self.watch.ring();
     }
 }

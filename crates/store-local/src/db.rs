@@ -1,4 +1,4 @@
-//! A connection to the database, and the keys whose seals on its rows count.
+//! A connection to the database, and the keys whose seals on its rows are accepted.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -13,20 +13,20 @@ use selvedge_store::Result;
 
 use crate::schema::{self, Use};
 
-/// What rows of one store are sealed and checked with.
+/// Seals and checks the rows of one store.
 #[derive(Debug)]
 pub(crate) struct Sealer {
     pub(crate) seals: Seals,
-    /// The key of the store's user.
+    /// The user's key.
     pub(crate) key: Digest,
-    /// That key and those that it took over from.
+    /// That key and its predecessors, after key rotations.
     lineage: BTreeSet<Digest>,
-    /// Whether the seals of all those keys can be judged.
+    /// Whether the seals of all those keys can be checked.
     opens_all: bool,
 }
 
 impl Sealer {
-    /// What the holder of a key seals with in the store of this id.
+    /// The sealer of a signer in the store of this id.
     pub(crate) fn new(signer: &Signer, store: &str) -> Arc<Self> {
         Arc::new(Self {
             seals: signer.seals().for_store(store),
@@ -36,12 +36,12 @@ impl Sealer {
         })
     }
 
-    /// Whether a seal of this key can be judged at all.
+    /// Whether a seal of this key can be checked at all.
     pub(crate) fn judges(&self, key: &Digest) -> bool {
         *key == self.key || (self.opens_all && self.is_ours(key))
     }
 
-    /// Whether the holder of this key, or of one that took over from it, is who seals here.
+    /// Whether this is the user's key or one of its predecessors.
     pub(crate) fn is_ours(&self, key: &Digest) -> bool {
         self.lineage.contains(key)
     }
@@ -50,7 +50,7 @@ impl Sealer {
 /// A connection to the database of a store.
 pub(crate) struct Db {
     connection: Connection,
-    /// Without a key nothing is sealed, and rows are taken as they are: such a store is only looked at.
+    /// Without a key nothing is sealed and rows are not checked: such a store is read-only.
     sealer: Option<Arc<Sealer>>,
 }
 
@@ -72,7 +72,7 @@ impl Db {
         self.sealer.as_ref().map(|sealer| &sealer.seals)
     }
 
-    /// Closes it, and says if that fails.
+    /// Closes the connection, and returns a failure to do so.
     pub(crate) fn close(self) -> Result<()> {
         self.connection.close().map_err(|(_, error)| schema::database(error))
     }

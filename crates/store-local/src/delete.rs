@@ -1,8 +1,8 @@
 //! Deleting a thread: a signed tombstone first, then the folder.
 //!
-//! One transaction takes the thread out of every table and puts its tombstone in; from then on it is gone for everybody,
-//! and a late writer is refused. The file of the tombstone and the removal of the folder follow, and whoever opens the
-//! store next does what a crash left undone.
+//! One transaction removes the thread from every table and inserts its tombstone; from then on the thread is deleted for every process, and
+//! a late writer is refused. Writing the tombstone's file and removing the folder follow; if a crash interrupts them, the next process that
+//! opens the store finishes them.
 
 use std::io::BufReader;
 
@@ -10,7 +10,7 @@ use rusqlite::params;
 use selvedge_log::document::{self, DocumentError, DocumentKind};
 use selvedge_model::account::Account;
 use selvedge_model::{Status, ThreadId};
-use selvedge_store::buried::postings_of;
+use selvedge_store::tombstone::postings_of;
 use selvedge_store::{Error, Result, Tombstone};
 
 use crate::core::{Core, Durability, io_error};
@@ -21,10 +21,10 @@ use crate::inbox;
 use crate::rows::{self, bad_row, signed};
 use crate::schema::database;
 
-/// What a tombstone is signed as.
+/// The document kind of a tombstone's signature.
 pub(crate) const KIND: DocumentKind = DocumentKind::new("tombstone");
 
-/// Every table that has rows of a thread, and their column; what the feed told of it is withdrawn.
+/// Every table that has rows of a thread, and the column of its id; its feed entries are withdrawn separately.
 const TABLES: [(&str, &str); 10] = [
     ("redo", "thread"),
     ("leads", "thread"),
@@ -38,7 +38,7 @@ const TABLES: [(&str, &str); 10] = [
     ("threads", "id"),
 ];
 
-/// Takes the rows of a thread out of every table.
+/// Removes the rows of a thread from every table.
 pub(crate) fn remove_rows(db: &Db, id: i64) -> Result<()> {
     inbox::remove(db, id)?;
     for (table, column) in TABLES {
@@ -49,10 +49,10 @@ pub(crate) fn remove_rows(db: &Db, id: i64) -> Result<()> {
 
 impl Core {
     pub(crate) fn delete(&self, thread: &ThreadId) -> Result<Tombstone> {
-        let _turn = self.turns.enter(thread, None);
+        let _turn = self.queues.enter(thread, None);
         loop {
             match self.try_delete(thread) {
-                // Somebody appended meanwhile; the tombstone must tell of that too.
+                // Another process appended meanwhile; the tombstone must include that too.
                 Err(Error::Conflict { .. }) => {}
                 other => return other,
             }
@@ -61,16 +61,16 @@ impl Core {
 
     fn try_delete(&self, thread: &ThreadId) -> Result<Tombstone> {
         let signing = self.signing()?;
-        // Whatever lies behind a link would stay; and without its file a tombstone is forgotten when the database is.
+        // The target of a link would not be removed; and a tombstone without a file is lost when the database is.
         crate::layout::check_folder(&self.layout.thread(thread))?;
         self.make_tombstones()?;
-        // What a tombstone says is signed, so it is taken from a row that was sealed and a log that ends there.
+        // The tombstone is signed, so its content must come from a sealed row and a log that ends at that head.
         let row = self.read(|connection| {
             let row = rows::existing(connection, thread)?;
             row.check_writable(connection)?;
             Ok(row)
         })?;
-        self.refuse_behind(thread, &row)?;
+        self.refuse_outdated_row(thread, &row)?;
         if row.manifest.status == Status::Running {
             return Err(Error::Running(thread.clone()));
         }
@@ -79,12 +79,12 @@ impl Core {
         {
             return Err(Error::LeaseHeld { thread: thread.clone(), holder: holder.clone() });
         }
-        let log = self.shot(thread).map(|shot| BufReader::with_capacity(1 << 16, shot.committed().1));
+        let log = self.open_log(thread).map(|opened| BufReader::with_capacity(1 << 16, opened.committed().1));
         let tombstone = Tombstone {
             manifest: row.manifest,
             head: row.head,
             deleted_at: self.clock.now(),
-            // Of what can't be read any more nothing is said.
+            // Absent if the log can't be read.
             postings: log.ok().and_then(|log| postings_of(log).ok()),
         };
         let value = serde_json::to_value(&tombstone).map_err(bad_row)?;
@@ -100,10 +100,11 @@ impl Core {
             ];
             if !connection.prepare_cached(sql).map_err(database)?.exists(seen).map_err(database)? {
                 let now = rows::existing(connection, thread)?;
-                let (expected, actual) = (tombstone.head.version, now.head.version);
+                let expected = tombstone.head.version;
+                let actual = now.head.version;
                 return Err(Error::Conflict { thread: thread.clone(), expected, actual });
             }
-            // Another thread of its chain may have reserved something meanwhile.
+            // Another thread of its chain may have reserved an amount meanwhile.
             let root = tombstone.manifest.chain_root_id.as_str();
             let account = rows::accounts(connection, "thread_id = ?", root)?.pop();
             if let Some(account) = account.filter(Account::is_in_use) {
@@ -116,19 +117,19 @@ impl Core {
             Ok(())
         })?;
         self.forget(thread);
-        // The thread is gone for everybody; what of its folder can't be removed now is removed by whoever opens the store next.
+        // The deletion is committed; if the folder can't be removed now, the next process that opens the store removes it.
         _ = self.bury(thread, &document);
-        self.tell();
+        self.notify_waiters();
         Ok(tombstone)
     }
 
-    /// What remains of a deleted thread, as it was signed; what nobody signed is refused.
+    /// The signed tombstone of a deleted thread; one that fails verification is refused.
     pub(crate) fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>> {
         let Some(document) = self.read(|connection| rows::signed_tombstone(connection, thread))? else {
             return Ok(None);
         };
         let refused = |error: &DocumentError| {
-            let help = || "`selvedge doctor` looks at all of them; `selvedge reindex` takes those that hold".to_owned();
+            let help = || "`selvedge doctor` checks all of them; `selvedge reindex` keeps the valid ones".to_owned();
             Error::of_document(format!("the tombstone of `{thread}`"), error, help)
         };
         let verified = document::verify_json(KIND, thread.as_str(), document.as_bytes(), &self.trust);
@@ -136,7 +137,7 @@ impl Core {
         serde_json::from_value(value).map(Some).map_err(bad_row)
     }
 
-    /// Does what deletions that were cut short left undone.
+    /// Finishes deletions that were interrupted.
     pub(crate) fn finish_deletions(&self) -> Result<()> {
         let unfinished = self.read(|connection| {
             let sql = "SELECT thread_id, document FROM tombstones WHERE buried = 0";
@@ -146,11 +147,11 @@ impl Core {
         })?;
         for (thread, document) in unfinished {
             let thread = ThreadId::new(thread).map_err(bad_row)?;
-            // Nothing is removed on the word of a row that is not signed, or of a thread that is there.
+            // Nothing is removed because of a row that is not signed, or if the thread has rows.
             match self.tombstone(&thread) {
-                Err(error) => self.note_amiss(error.to_string()),
+                Err(error) => self.note_problem(error.to_string()),
                 Ok(_) if self.read(|db| Ok(rows::find_any(db, &thread)?.is_some()))? => {
-                    self.note_amiss(format!("there is a tombstone of `{thread}`, which is not deleted"));
+                    self.note_problem(format!("`{thread}` has a tombstone, but is not deleted"));
                 }
                 Ok(_) => self.bury(&thread, &document)?,
             }
@@ -158,7 +159,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the folder of all tombstones, if it is not there.
+    /// Creates the folder of all tombstones, if it does not exist.
     fn make_tombstones(&self) -> Result<()> {
         let folder = self.layout.tombstones();
         if !crate::layout::check_folder(&folder)? {

@@ -1,9 +1,9 @@
-//! The one door to files: every write, sync, rename, truncate and lock of this store goes through here, so that a crash
-//! laboratory can stand in for the disk. (SQLite's own files are SQLite's.)
+//! The only access to files: every write, sync, rename, truncate and lock of this store goes through here, so that the crash laboratory can
+//! replace the disk. (SQLite accesses its own files itself.)
 //!
-//! A call that a signal interrupts is made again here, so no caller sees it; a reading may still give less than was asked for.
+//! A call that a signal interrupts is repeated here, so no caller sees that; a read may still return less than was asked for.
 //!
-//! Nothing follows a symbolic link in its last component: what stands where a file should be is refused, not followed.
+//! No symbolic link is followed in the last component of a path: anything but a plain file is refused.
 
 use std::fmt::Debug;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,70 +14,70 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 
-/// How a file is opened.
+/// The mode in which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum OpenMode {
     /// For reading; it must exist.
     Read,
     /// For reading and writing; it must exist.
     Write,
-    /// For reading and writing; it is made if it does not exist.
-    Make,
+    /// For reading and writing; it is created if it does not exist.
+    Create,
     /// For writing; it must not exist.
-    MakeNew,
+    CreateNew,
 }
 
-/// What the store asks of a disk.
+/// The operations on a disk that the store needs.
 pub trait Disk: Send + Sync + Debug {
     /// Opens a file.
-    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>>;
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Makes a folder that only its owner may enter, and those above it; one that exists already is fine.
+    /// Creates a folder that only its owner may enter, and its parents; an existing one is fine.
     fn make_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Moves a file, in place of any that is there.
+    /// Renames a file, replacing any that exists.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file; one that is not there is fine.
+    /// Removes a file; a missing one is fine.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes a folder and all in it; one that is not there is fine.
+    /// Removes a folder and everything in it; a missing one is fine.
     fn remove_folder(&self, path: &Path) -> io::Result<()>;
 
     /// Makes the names in a folder durable.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
 }
 
-/// What the store asks of an open file.
+/// The operations on an open file that the store needs.
 pub trait DiskFile: Send + Sync + Debug {
-    /// How long it is.
+    /// Its length.
     fn length(&self) -> io::Result<u64>;
 
-    /// How long it is, if it still is what stands at `path`; asked without opening anything.
+    /// Its length, if it still is the file at `path`; determined without opening anything.
     fn length_at(&self, path: &Path) -> io::Result<Option<u64>>;
 
-    /// Reads at most as many bytes as fit, and none only at the end.
+    /// Reads at most as many bytes as fit; zero bytes mean the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Writes all bytes.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Cuts it off.
+    /// Shortens it.
     fn truncate(&self, length: u64) -> io::Result<()>;
 
-    /// Makes its content durable. After an error nothing is known of what was written, and a second try proves nothing.
+    /// Makes its content durable. After an error it is unknown what was written, and a second attempt proves nothing.
     fn sync(&self) -> io::Result<()>;
 
-    /// Waits for the lock that one process at a time can have; it goes when the file is closed.
+    /// Waits for the exclusive lock, which closing the file releases.
     fn lock(&self) -> io::Result<()>;
 
     /// Takes that lock if it is free.
     fn try_lock(&self) -> io::Result<bool>;
 
-    /// Whether nobody has that lock.
+    /// Whether no process holds that lock.
     fn is_unlocked(&self) -> io::Result<bool>;
 
-    /// Gives the lock back.
+    /// Releases the lock.
     fn unlock(&self) -> io::Result<()>;
 }
 
@@ -86,16 +86,16 @@ pub trait DiskFile: Send + Sync + Debug {
 pub struct RealDisk;
 
 impl Disk for RealDisk {
-    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn DiskFile>> {
         let mut options = OpenOptions::new();
-        // Without waiting: opening a pipe that somebody put in a file's place would otherwise last for ever.
+        // Non-blocking: opening a named pipe in place of the file would otherwise block for ever.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         options.read(true).mode(0o600).custom_flags(flags.bits().cast_signed());
-        match how {
-            How::Read => {}
-            How::Write => _ = options.write(true),
-            How::Make => _ = options.write(true).create(true),
-            How::MakeNew => _ = options.write(true).create_new(true),
+        match mode {
+            OpenMode::Read => {}
+            OpenMode::Write => _ = options.write(true),
+            OpenMode::Create => _ = options.write(true).create(true),
+            OpenMode::CreateNew => _ = options.write(true).create_new(true),
         }
         let file = options.open(path).map_err(|error| match error.raw_os_error() {
             Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => not_plain("it is a symbolic link"),
@@ -103,7 +103,7 @@ impl Disk for RealDisk {
         })?;
         let found = file.metadata()?;
         if !found.is_file() {
-            return Err(not_plain("it is no plain file"));
+            return Err(not_plain("it is not a plain file"));
         }
         Ok(Box::new(RealFile { file, identity: (found.dev(), found.ino()) }))
     }
@@ -143,12 +143,12 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 #[derive(Debug)]
 struct RealFile {
     file: File,
-    /// Device and number: which file it is, whatever it is called.
+    /// Device and inode number: which file it is, whatever its name.
     identity: (u64, u64),
 }
 
-/// Which file stands at a path, and how long it is. When it was changed is not asked on Linux: whoever asks that makes the next write
-/// note a finer time, here and, since that time is everybody's, in the database's log, whose sync then writes its inode each time.
+/// The identity and length of the file at a path. On Linux the modification time is not requested: a request makes the next write record a
+/// finer timestamp, in this file and, because that clock is global, in the database's log, whose sync then writes its inode each time.
 #[cfg(target_os = "linux")]
 fn identity_and_length(path: &Path) -> io::Result<((u64, u64), u64)> {
     use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
@@ -206,7 +206,7 @@ impl DiskFile for RealFile {
     }
 
     fn is_unlocked(&self) -> io::Result<bool> {
-        // A shared lock, so that two who ask at once don't take each other for the holder.
+        // A shared lock, so that two processes that check at once don't take each other for the holder.
         let free = uninterrupted(|| answer(self.file.try_lock_shared()))?;
         if free {
             self.file.unlock()?;
@@ -215,12 +215,12 @@ impl DiskFile for RealFile {
     }
 
     fn unlock(&self) -> io::Result<()> {
-        // A lock that stays would keep every other process waiting for as long as the file is open.
+        // A lock that is not released would block every other process for as long as the file is open.
         self.file.unlock().or_else(|_| self.file.unlock())
     }
 }
 
-/// Makes a call again that a signal interrupted before it did anything.
+/// Repeats a call that a signal interrupted before it did anything.
 fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -238,37 +238,38 @@ fn answer(result: Result<(), fs::TryLockError>) -> io::Result<bool> {
     }
 }
 
-/// Writes a small file so that it is wholly there or not at all, now and after a crash; durable on return.
+/// Writes a small file atomically: after a crash it is complete or as before; durable on return.
 pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     put_in_place(disk, path, bytes)?;
     disk.sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// The same without the sync of its folder: until that is synced, a power cut leaves the file that was there before, or none, or this one.
+/// The same without the sync of its folder: until that is synced, a power failure leaves the file that was there before, or none, or this
+/// one.
 pub(crate) fn put_in_place(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // A name of its own for every call: several may replace the same file at once, also within one process.
+    // A unique name for every call: several threads may replace the same file at once.
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let temporary = path.with_file_name(format!(".{name}.{}-{call}.tmp", std::process::id()));
     disk.remove(&temporary)?;
-    let file = disk.open(&temporary, How::MakeNew)?;
+    let file = disk.open(&temporary, OpenMode::CreateNew)?;
     let written = file.write_at(bytes, 0).and_then(|()| file.sync()).and_then(|()| disk.rename(&temporary, path));
     if written.is_err() {
-        // The old file is untouched; what can't be tidied now is tidied by the next writer of the same name.
+        // The old file is untouched; if the temporary one can't be removed now, the next writer of the same name removes it.
         _ = disk.remove(&temporary);
     }
     written
 }
 
-/// Whether something could not be opened because it is no plain file.
+/// Whether a path could not be opened because it is not a plain file.
 pub(crate) fn is_no_file(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput
 }
 
-/// Reads a small file whole, refusing one longer than `most`.
+/// Reads a small file whole; one longer than `most` is refused.
 pub fn read(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = disk.open(path, How::Read)?;
+    let file = disk.open(path, OpenMode::Read)?;
     let length = file.length()?;
     if length > most {
         return Err(io::Error::new(
@@ -293,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_is_interrupted_is_made_again_and_any_other_failure_is_an_error() {
+    fn a_call_that_is_interrupted_is_repeated_and_any_other_failure_is_an_error() {
         let mut answers = vec![Ok(7), Err(io::ErrorKind::Interrupted.into()), Err(io::ErrorKind::Interrupted.into())];
         assert_eq!(uninterrupted(|| answers.pop().unwrap_or(Ok(0))).ok(), Some(7));
         let mut asked = 0;

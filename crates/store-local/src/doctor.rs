@@ -1,18 +1,18 @@
-//! Looking at everything of a store, changing nothing, and saying what to do.
+//! Checks everything in a store, changes nothing, and says what to do.
 //!
-//! - `threads`: one thread at a time: file, head, manifest, what lies beside. `ends`: the end of a log. `blobs`: whether what it
-//!   names is there. `around`: what lies between the threads and in the database. `strays`: folders that no row tells of. `places`: what must
-//!   be there, and who may write it.
+//! - `threads`: one thread at a time: file, head, manifest, other files. `log_ends`: the end of a log. `blobs`: whether the blobs that it
+//!   names exist. `store_wide`: what is between the threads and in the database. `strays`: folders without rows. `folders`: the
+//!   folders that must exist, and who may write to them.
 //!
-//! Others may go on writing meanwhile; what seems wrong is looked at a second time before it is said.
+//! Other processes may write meanwhile; a problem is checked a second time before it is reported.
 //!
-//! How much of a log is read is bounded, unless all of it is asked for: see [`Depth`]. What was not read is said.
+//! How much of a log is read is bounded, unless all of it is requested: see [`Depth`]. What was not read is reported.
 
-mod around;
 mod blobs;
-mod ends;
-mod places;
+mod folders;
+mod log_ends;
 mod seals;
+mod store_wide;
 mod strays;
 mod threads;
 
@@ -37,11 +37,11 @@ pub fn sqlite_version() -> &'static str {
     rusqlite::version()
 }
 
-/// Looks at everything of a store. `each` is told how many threads of how many are done.
+/// Checks everything in a store. `each` receives how many threads of how many are done.
 pub fn examine(options: Options, depth: Depth, each: &mut dyn FnMut(u64, u64)) -> Report {
     let mut report = Report::default();
     let layout = Layout::of(&options.project);
-    around::room(layout.root(), &mut report);
+    store_wide::room(layout.root(), &mut report);
     report.store_format = open::check_kind(&layout, &*options.disk).ok().map(|kind| kind.format);
     let clock = options.clock.clone();
     match LocalStore::open(Options { access: Access::ReadOnly, ..options }) {
@@ -55,7 +55,7 @@ pub fn examine(options: Options, depth: Depth, each: &mut dyn FnMut(u64, u64)) -
         }
         Err(error) => {
             report.add(Finding::of_error(Severity::Damage, "the store", &error));
-            around::count_logs(&layout, &mut report);
+            store_wide::count_logs(&layout, &mut report);
         }
     }
     report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -77,14 +77,15 @@ impl Examiner<'_> {
         self.database(report)?;
         self.owners(report)?;
         let found = self.sealed(report)?;
-        let (pending, imports) = (self.pending()?, self.imports()?);
+        let pending = self.pending()?;
+        let imports = self.imports()?;
         report.threads = found.len() as u64;
         for (index, row) in found.iter().enumerate() {
             self.thread(row, &pending, imports.get(&row.id), report);
             each(index as u64 + 1, found.len() as u64);
         }
         self.unreadable(report);
-        self.places(&found, report);
+        self.modes_and_leftovers(&found, report);
         self.folders(&found, report)?;
         self.tombstones(report)?;
         self.seals(&found, report)?;
@@ -92,7 +93,7 @@ impl Examiner<'_> {
         self.waiting(report)
     }
 
-    /// The rows of all threads but those whose seal is broken, which are named once, together.
+    /// The rows of all threads, without those whose seal is broken, which are reported once, together.
     fn sealed(&self, report: &mut Report) -> Result<Vec<Row>> {
         let (found, broken): (Vec<_>, Vec<_>) = self.core().read(|db| {
             let found = rows::select_any(db, "1 ORDER BY t.id", [])?;
@@ -100,14 +101,14 @@ impl Examiner<'_> {
         })?;
         if !broken.is_empty() {
             let names: Vec<_> = broken.iter().map(|row| format!("`{}`", row.manifest.thread_id)).collect();
-            let what = format!("what the database has of {} {}", names.join(", "), UNSEALED);
-            let why = "nothing is signed, spent or answered on the word of such a row";
+            let what = format!("the database rows of {} {}", names.join(", "), UNSEALED);
+            let why = "such a row is never used to sign, spend or answer";
             report.add(Finding::new(Severity::Damage, "database_differs", "the store", what, why).help(REBUILD));
         }
         Ok(found)
     }
 
-    /// A database that can't be read is one finding, however many threads could not be looked at.
+    /// Merges the findings of a database that can't be read into one, however many threads could not be checked.
     fn unreadable(&self, report: &mut Report) {
         let (differing, others) = std::mem::take(&mut report.findings)
             .into_iter()
@@ -119,7 +120,7 @@ impl Examiner<'_> {
             [first, ..] => {
                 let names: Vec<_> = differing.iter().map(|found| format!("`{}`", found.subject)).collect();
                 let what = format!("the database differs from the logs of {}: {}", names.join(", "), first.what);
-                let why = "the logs hold; only the database is wrong";
+                let why = "the logs are valid; only the database is wrong";
                 report.add(Finding::new(Severity::Damage, "database_differs", "the store", what, why).help(REBUILD));
             }
         }
@@ -128,20 +129,20 @@ impl Examiner<'_> {
         if report.findings.iter().any(|found| found.code == "database_damaged") {
             return;
         }
-        let what = format!("{first}; {threads} thread(s) could not be looked at");
-        let why = "the logs are not touched by that";
+        let what = format!("{first}; {threads} thread(s) could not be checked");
+        let why = "the logs are not affected";
         report.add(Finding::new(Severity::Damage, "database_damaged", "registry.db", what, why).help(REBUILD));
     }
 
-    /// What could not be said of each thread alone: whose signatures were not believed, and that none was judged.
+    /// Findings that concern several threads: which keys are not trusted, and that no signature was checked.
     fn signers(&self, report: &mut Report) {
-        for (key, threads) in std::mem::take(&mut report.unbelieved) {
+        for (key, threads) in std::mem::take(&mut report.untrusted) {
             let short = key.short();
             let (code, standing, help) = match self.core().trust.status(&key) {
                 Some(Status::Revoked) => (
                     "revoked_key",
                     "which you revoked",
-                    format!("if that was a mistake, believe it again: `selvedge keys trust --again {short}`"),
+                    format!("if that was a mistake, trust it again: `selvedge keys trust --again {short}`"),
                 ),
                 _ => (
                     "untrusted_key",
@@ -154,43 +155,38 @@ impl Examiner<'_> {
                 many => ("the store".to_owned(), format!("logs or tombstones of {} threads are", many.len())),
             };
             let what = format!("{whose} signed by key {short}, {standing}");
-            let why = "nothing that it signed is believed; the bytes may well be as they were";
+            let why = "nothing that it signed is trusted; the bytes may well be unchanged";
             report.add(Finding::new(Severity::Warning, code, subject, what, why).help(help));
         }
         if self.depth == Depth::Unsigned {
-            let why = "it is not known whom you trust";
+            let why = "the list of your trusted keys can't be read";
             let found =
-                Finding::new(Severity::Warning, "signatures_unjudged", "the store", "no signature was judged", why);
-            report.add(found.help("mend what is said of your trusted keys, then look again"));
+                Finding::new(Severity::Warning, "signatures_unjudged", "the store", "no signature was checked", why);
+            report.add(found.help("repair the list of your trusted keys, then check again"));
         }
     }
 
-    /// SQLite's own look at its file.
+    /// SQLite's own check of its file.
     fn database(&self, report: &mut Report) -> Result<()> {
         let said = self.core().read(|connection| {
             connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)).map_err(database)
         })?;
         if said != "ok" {
             let what = format!("SQLite says: {said}");
-            let found = Finding::new(
-                Severity::Damage,
-                "database_damaged",
-                "registry.db",
-                what,
-                "the logs are not touched by that",
-            );
-            report.add(found.help("`selvedge reindex` builds it anew from the logs"));
+            let found =
+                Finding::new(Severity::Damage, "database_damaged", "registry.db", what, "the logs are not affected");
+            report.add(found.help("`selvedge reindex` rebuilds it from the logs"));
         }
         Ok(())
     }
 }
 
-/// Whether a name is that of a file that was to be renamed once it was whole.
+/// Whether a name is that of a temporary file, which is renamed when complete.
 fn is_temporary(name: &str) -> bool {
     (name.starts_with('.') && name.ends_with(".tmp")) || name == "transcript.rebuild"
 }
 
-/// Whether a file is left over and not just being written: it is older than a minute.
+/// Whether a file is a leftover and not being written: it is older than a minute.
 fn is_old(path: &Path, clock: &dyn Clock) -> bool {
     let Ok(modified) = std::fs::symlink_metadata(path).and_then(|found| found.modified()) else { return false };
     let since = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -198,7 +194,7 @@ fn is_old(path: &Path, clock: &dyn Clock) -> bool {
     clock.now().as_micros().saturating_sub(micros) > 60_000_000
 }
 
-/// Reads a signed file whole.
+/// Reads a signed file.
 fn read_document(core: &Core, path: &Path) -> std::io::Result<Vec<u8>> {
     disk::read(&*core.disk, path, 64 << 20)
 }

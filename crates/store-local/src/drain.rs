@@ -1,6 +1,6 @@
-//! Draining: writing what was committed into the transcripts.
+//! Draining: writing committed bytes into the transcripts.
 //!
-//! Redo says which bytes stand where; writing them any number of times, by any process, gives the same file. Nothing is
+//! Redo records which bytes belong at which offset; writing them any number of times, by any process, gives the same file. Nothing is
 //! synced here: the redo stays until [`crate::sync`] has made the files durable.
 
 use std::fs;
@@ -11,27 +11,27 @@ use selvedge_log::scan::{Scanner, Signatures, examine};
 use selvedge_model::{OwnerId, ThreadId};
 use selvedge_store::{Error, Result};
 
-use crate::core::{Core, Durability, Ended, Gate, PendingThread, io_error, lock};
+use crate::core::{Core, DbWriter, Durability, Ended, PendingThread, io_error, lock};
 use crate::db::Db;
-use crate::disk::{Disk, DiskFile, How};
+use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::layout::{Layout, check_folder};
 use crate::overlay::{Overlay, read_fully};
-use crate::redo::{self, Redo, Rows};
+use crate::redo::{self, Redo, RedoRows};
 use crate::rows;
 
-/// What draining at the opening of a store found.
+/// The result of draining when a store is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Drained {
-    /// Threads whose files lacked something.
+    /// Threads whose files lacked bytes.
     pub(crate) threads: u64,
     /// How many bytes they lacked.
     pub(crate) bytes: u64,
-    /// Whether a process died before it wrote them; otherwise one that lives was about to.
+    /// Whether a process died before it wrote them; otherwise a live process was about to write them.
     pub(crate) is_crash: bool,
 }
 
 impl Core {
-    /// Writes `bytes` into a transcript at `offset`, making folder and file if the log is new.
+    /// Writes `bytes` into a transcript at `offset`, creating folder and file if the log is new.
     pub(crate) fn write_transcript(&self, thread: &ThreadId, offset: u64, bytes: &[u8]) -> Result<()> {
         match self.handles.get(thread) {
             Some((open, length)) if length >= offset => {
@@ -47,8 +47,8 @@ impl Core {
 
     /// Drains the redo of one thread.
     pub(crate) fn drain_thread(&self, thread: &ThreadId) -> Result<()> {
-        let mut gate = lock(self.gate()?);
-        gate.alone(&self.layout, |_| {
+        let mut writer = lock(self.writer()?);
+        writer.exclusive(&self.layout, |_| {
             let redo = self.read(|connection| {
                 let row = rows::existing(connection, thread)?;
                 Ok(Redo::read(connection, row.id, row.head.bytes)?.map(|redo| (row.id, redo)))
@@ -60,14 +60,14 @@ impl Core {
         })
     }
 
-    /// Drains all redo there is, as the first thing after a store is opened; says what was missing, and what could not be
-    /// written. A thread that can't be drained keeps its redo and stops nobody else.
-    pub(crate) fn drain_all(&self, gate: &mut Gate, notices: &mut Vec<String>) -> Result<Drained> {
-        gate.alone(&self.layout, |gate| {
-            let others = gate.others(&self.layout)?;
-            // Asked before anything is compared: a process that closes in between has written all that it committed.
+    /// Drains all redo when a store is opened; returns what was missing, and adds notices about what could not be written. A thread that
+    /// can't be drained keeps its redo and does not stop the others.
+    pub(crate) fn drain_all(&self, writer: &mut DbWriter, notices: &mut Vec<String>) -> Result<Drained> {
+        writer.exclusive(&self.layout, |writer| {
+            let others = writer.data_version(&self.layout)?;
+            // Checked before any file is compared: a process that closes in between has written everything that it committed.
             let mut drained = Drained { is_crash: self.is_after_crash()?, ..Drained::default() };
-            let rows = self.read(|connection| Rows::read(connection))?;
+            let rows = self.read(|connection| RedoRows::read(connection))?;
             let mut all = true;
             for outline in &rows.threads {
                 let id = outline.id;
@@ -87,23 +87,23 @@ impl Core {
             }
             *lock(&self.opened) = Some(others).filter(|_| all);
             if !rows.stale.is_empty() {
-                // They are the spares of a process that died, or of one that lives and makes new ones.
+                // They are spares of a process that died, or of a live one, which inserts new ones.
                 let delete = |connection: &Db| redo::delete(connection, &rows.stale);
-                if let Ended::Known(Err(error)) = gate.transaction(&self.layout, Durability::Lazy, delete) {
-                    notices.push(format!("redo that nobody needs could not be deleted: {error}"));
+                if let Ended::Known(Err(error)) = writer.transaction(&self.layout, Durability::Lazy, delete) {
+                    notices.push(format!("unused redo could not be deleted: {error}"));
                 }
             }
             Ok(drained)
         })
     }
 
-    /// Whether a process that had the store open to write died, and no other one lives that what is missing could be of.
+    /// Whether a process that had the store open for writing died, and no live process can be about to write the missing bytes.
     fn is_after_crash(&self) -> Result<bool> {
         let Ok(entries) = fs::read_dir(self.layout.owners()) else { return Ok(false) };
         let mut has_died = false;
         for entry in entries.flatten() {
             let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
-            // What is no plain file was not put there by an owner.
+            // Not a plain file, so no owner created it.
             match self.is_alive(&owner) {
                 Ok(true) if owner != self.owner => return Ok(false),
                 Ok(false) => has_died = true,
@@ -113,9 +113,9 @@ impl Core {
         Ok(has_died)
     }
 
-    /// Writes redo where the file differs from it; gives how many bytes the file lacked.
+    /// Writes redo where the file differs from it; returns how many bytes the file lacked.
     fn drain_redo(&self, thread: &ThreadId, id: i64, redo: &Redo) -> Result<u64> {
-        let Lacking { bytes: lacking, overwrites } = lacking(&self.layout, &*self.disk, thread, redo)?;
+        let MissingBytes { bytes: lacking, overwrites } = missing_bytes(&self.layout, &*self.disk, thread, redo)?;
         if overwrites {
             check_redo(&self.layout, &*self.disk, &self.trust, thread, redo)?;
         }
@@ -128,7 +128,7 @@ impl Core {
     }
 }
 
-/// Writes `bytes` into a transcript at `offset`, making folder and file if the log is new; gives the file, unsynced.
+/// Writes `bytes` into a transcript at `offset`, creating folder and file if the log is new; returns the file, unsynced.
 pub(crate) fn write_transcript(
     layout: &Layout,
     disk: &dyn Disk,
@@ -139,33 +139,33 @@ pub(crate) fn write_transcript(
     let path = layout.transcript(thread);
     let folder = layout.thread(thread);
     check_folder(&folder)?;
-    let file = match disk.open(&path, How::Write) {
+    let file = match disk.open(&path, OpenMode::Write) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound && offset == 0 => {
             disk.make_folder(&folder).map_err(io_error("create", &folder))?;
-            disk.open(&path, How::Make).map_err(io_error("create", &path))?
+            disk.open(&path, OpenMode::Create).map_err(io_error("create", &path))?
         }
         Err(error) => return Err(io_error("open", &path)(error)),
     };
-    let length = file.length().map_err(io_error("look at", &path))?;
+    let length = file.length().map_err(io_error("get the length of", &path))?;
     if length < offset {
         let why = io::Error::new(io::ErrorKind::UnexpectedEof, format!("it has {length} bytes and must have {offset}"));
-        return Err(io_error("go on with", &path)(why));
+        return Err(io_error("append to", &path)(why));
     }
     file.write_at(bytes, offset).map_err(io_error("write", &path))?;
     Ok(file)
 }
 
-/// What of a redo is not in its transcript.
-pub(crate) struct Lacking {
-    /// How many bytes, counted from the first that differs.
+/// The bytes of a redo that are missing in its transcript.
+pub(crate) struct MissingBytes {
+    /// Their number, counted from the first that differs.
     pub(crate) bytes: u64,
-    /// Whether other bytes stand in their place.
+    /// Whether the file has other bytes at that offset.
     pub(crate) overwrites: bool,
 }
 
-/// Refuses redo that does not continue a transcript as it was signed, before it is written over what stands there: a write that was cut
-/// leaves other bytes, and so does a row that was changed in the database.
+/// Refuses redo that does not continue a transcript with signed bytes, before it overwrites anything: the different bytes in the file may
+/// be from an interrupted write, or the redo row may have been changed.
 pub(crate) fn check_redo(
     layout: &Layout,
     disk: &dyn Disk,
@@ -174,33 +174,35 @@ pub(crate) fn check_redo(
     redo: &Redo,
 ) -> Result<()> {
     let path = layout.transcript(thread);
-    let file = disk.open(&path, How::Read).map_err(io_error("open", &path))?;
+    let file = disk.open(&path, OpenMode::Read).map_err(io_error("open", &path))?;
     let reader = BufReader::with_capacity(1 << 16, Overlay::with(file, redo));
     let scanner = Scanner::new(thread, trust, Signatures::Last);
     let examined = examine(reader, scanner, |_| {}).map_err(io_error("read", &path))?;
-    match examined.head().is_some_and(|head| head.bytes == redo.end()) {
-        true => Ok(()),
-        false => Err(Error::Integrity {
-            what: format!("what `registry.db` has of the newest bytes of `{thread}`"),
-            why: "they are not what was signed; the transcript is left as it is".to_owned(),
-            hint: Some(format!("`selvedge verify {thread}` says what the log itself holds")),
-        }),
+    if examined.head().is_none_or(|head| head.bytes != redo.end()) {
+        return Err(Error::Integrity {
+            what: format!("the redo of `{thread}` in `registry.db`"),
+            why: "its bytes are not what was signed; the transcript is left unchanged".to_owned(),
+            hint: Some(format!("`selvedge verify {thread}` verifies the log itself")),
+        });
     }
+    Ok(())
 }
 
-/// What of a redo is not in its transcript.
-pub(crate) fn lacking(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, redo: &Redo) -> Result<Lacking> {
-    let (from, bytes) = (redo.from, &redo.bytes);
+/// Compares a redo with its transcript.
+pub(crate) fn missing_bytes(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, redo: &Redo) -> Result<MissingBytes> {
+    let from = redo.from;
+    let bytes = &redo.bytes;
     let path = layout.transcript(thread);
-    let file = match disk.open(&path, How::Read) {
+    let file = match disk.open(&path, OpenMode::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Lacking { bytes: bytes.len() as u64, overwrites: false });
+            return Ok(MissingBytes { bytes: bytes.len() as u64, overwrites: false });
         }
         Err(error) => return Err(io_error("open", &path)(error)),
     };
     let mut there = vec![0; 1 << 16];
-    let (mut same, mut overwrites) = (0, false);
+    let mut same = 0;
+    let mut overwrites = false;
     for piece in bytes.chunks(there.len()) {
         let read = read_fully(file.as_ref(), &mut there[..piece.len()], from + same as u64);
         let read = read.map_err(io_error("read", &path))?;
@@ -211,5 +213,5 @@ pub(crate) fn lacking(layout: &Layout, disk: &dyn Disk, thread: &ThreadId, redo:
             break;
         }
     }
-    Ok(Lacking { bytes: (bytes.len() - same) as u64, overwrites })
+    Ok(MissingBytes { bytes: (bytes.len() - same) as u64, overwrites })
 }

@@ -1,20 +1,20 @@
 //! The whole content of a database as text, to compare two of them.
 //!
-//! Threads are named, not numbered, and everything is in a stable order, so that a database and the one that was rebuilt from
-//! its logs give the same text. Left out is what is no content: row numbers and places in the feed, the redo, saved
-//! states and running hashes (which are looked up faster than computed, and prove nothing), and which lease is held.
+//! Threads are named, not numbered, and everything is in a stable order, so that a database and one that was rebuilt from its logs give the
+//! same text. Left out is what is not content: row numbers and feed positions, the redo, saved states and running hashes (caches, which
+//! prove nothing), and which leases are held.
 
 use std::fmt::Write;
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
-use selvedge_store::{Commitment, Result};
+use selvedge_store::{FeedEntry, Result};
 
 use crate::open::LocalStore;
 use crate::rows::{self, bad_row};
 use crate::schema::database;
 
-/// What is asked of each table; the last word of an answer to a key is put in order.
+/// The query for each table; the versions of a commit key are sorted.
 const TABLES: [(&str, &str); 10] = [
     ("leads", "SELECT t.thread_id, x.event FROM leads AS x JOIN threads AS t ON t.id = x.thread ORDER BY 1, x.id"),
     (
@@ -50,10 +50,10 @@ const TABLES: [(&str, &str); 10] = [
 ];
 
 impl LocalStore {
-    /// The whole content of the database as text, the same for two databases that say the same.
+    /// The whole content of the database as text; equal for databases with equal content.
     pub fn dump(&self) -> Result<String> {
-        let mut told = self.core.after(0, usize::MAX)?;
-        told.sort_by(|one, two| (&one.thread, one.version).cmp(&(&two.thread, two.version)));
+        let mut entries = self.core.after(0, usize::MAX)?;
+        entries.sort_by(|one, two| (&one.thread, one.version).cmp(&(&two.thread, two.version)));
         self.core.read(|connection| {
             let mut text = String::new();
             for row in rows::select(connection, "true ORDER BY t.thread_id", [])? {
@@ -64,8 +64,8 @@ impl LocalStore {
             for (table, sql) in TABLES {
                 dump_table(connection, table, sql, &mut text)?;
             }
-            for told in &told {
-                let Commitment { thread, version, first_line, lines, .. } = told;
+            for entry in &entries {
+                let FeedEntry { thread, version, first_line, lines, .. } = entry;
                 _ = writeln!(text, "feed | {thread} | {version} | {first_line} | {lines}");
             }
             Ok(text)

@@ -1,8 +1,8 @@
 //! Erasing the content of one blob: a signed event first, then the file.
 //!
-//! The commit that says so puts a row into `erasures`; from then on nobody is given the content, and the log says that it
-//! was erased and why. The file is unlinked after that, and the folder synced. Killed in between, whoever opens the store
-//! next to write finds the row and does the rest. Nothing is overwritten: on today's disks that proves nothing.
+//! The commit of that event inserts a row into `erasures`; from then on the content is never returned, and the log records that it was
+//! erased and why. The file is removed after that, and the folder synced. After a crash in between, the next process that opens the store
+//! for writing finds the row and removes the file. Nothing is overwritten: on today's disks that proves nothing.
 
 use std::path::Path;
 
@@ -26,9 +26,9 @@ pub struct Erasure {
     pub blob: Digest,
     /// Why.
     pub reason: String,
-    /// When that was committed.
+    /// When the erasure was committed.
     pub at: Timestamp,
-    /// Whether its file is gone too.
+    /// Whether its file is removed.
     pub done: bool,
 }
 
@@ -38,26 +38,29 @@ impl Erasure {
     }
 }
 
-/// Notes that a blob is erased, in the transaction that commits it. Also what a rebuilt database is filled with.
+/// Inserts an erasure, in the transaction that commits it. Also used to fill a rebuilt database.
 pub(crate) fn put(db: &Db, thread: i64, log: &LogId, erased: &BlobErased, at: Timestamp) -> Result<()> {
     let sql = "INSERT INTO erasures (thread, blob, reason, erased_at, done, mark) VALUES (?, ?, ?, ?, 0, ?) \
                ON CONFLICT (thread, blob) DO UPDATE SET reason = excluded.reason, erased_at = excluded.erased_at, \
                done = 0, mark = excluded.mark";
-    let (reason, micros) = (erased.reason.as_str(), at.as_micros());
+    let reason = erased.reason.as_str();
+    let micros = at.as_micros();
     let mark =
         Indexed { table: "erasures", fields: &fields(log, &erased.blob, reason, &micros.to_be_bytes()) }.mark(db);
     rows::execute(db, sql, params![thread, &erased.blob.0[..], reason, micros, mark.bytes()])?;
     Ok(())
 }
 
-/// Refuses erasures of a thread that another program put down.
+/// Refuses erasures of a thread that fail their seal.
 pub(crate) fn check_all(db: &Db, row: &Row) -> Result<()> {
     let sql = "SELECT blob, reason, erased_at, mark FROM erasures WHERE thread = ?";
     let mut statement = db.prepare_cached(sql).map_err(database)?;
     let mut found = statement.query([row.id]).map_err(database)?;
     while let Some(one) = found.next().map_err(database)? {
-        let (blob, reason): (Vec<u8>, String) = (one.get(0).map_err(database)?, one.get(1).map_err(database)?);
-        let (at, mark): (i64, Vec<u8>) = (one.get(2).map_err(database)?, one.get(3).map_err(database)?);
+        let blob: Vec<u8> = one.get(0).map_err(database)?;
+        let reason: String = one.get(1).map_err(database)?;
+        let at: i64 = one.get(2).map_err(database)?;
+        let mark: Vec<u8> = one.get(3).map_err(database)?;
         let at = at.to_be_bytes();
         let fields = [sealed::log(&row.head.log_id), &blob, reason.as_bytes(), &at];
         let what = || "an erased blob".to_owned();
@@ -72,16 +75,16 @@ fn fields<'a>(log: &'a LogId, blob: &'a Digest, reason: &'a str, at: &'a [u8; 8]
 }
 
 impl LocalStore {
-    /// Erases the content of a blob. On return the log says so, the file is gone and its folder synced; what the disk
-    /// itself still holds is another matter. Gives the version that says it.
+    /// Erases the content of a blob. On return the erasure is in the log, the file is removed and its folder synced; the disk itself may
+    /// still hold the bytes. Returns the version that records it.
     pub fn erase(&self, thread: &ThreadId, blob: &Digest, reason: &str) -> Result<u64> {
         let core = &self.core;
-        core.gate()?;
+        core.writer()?;
         if let Some(erasure) = core.erasure(thread, blob)? {
             core.finish_erasures()?;
             return Err(erasure.into_error(thread));
         }
-        // What nobody ever named can't be erased. What is named and lost can: the log says then that it is to be missing.
+        // Only a blob that exists, or that the log names, can be erased. Erasing a lost one records that it is missing.
         if !is_there(&core.layout.blob(thread, blob))? && !self.names(thread, blob)? {
             return Err(Error::NoBlob { thread: thread.clone(), blob: *blob });
         }
@@ -101,7 +104,7 @@ impl LocalStore {
         Ok(named.must_be_there().any(|(name, _)| name == *blob))
     }
 
-    /// The blobs that lie beside a thread's log, in the order of their names.
+    /// The blobs in a thread's folder, in the order of their names.
     pub fn blobs(&self, thread: &ThreadId) -> Result<Vec<Digest>> {
         let folder = self.core.layout.blobs(thread);
         if !check_folder(&folder)? {
@@ -133,8 +136,8 @@ impl Core {
         })
     }
 
-    /// Takes the files of what a batch erased. A file that can't be removed now is removed by the next opener: what was
-    /// committed stays committed.
+    /// Removes the files of blobs that a batch erased. A file that can't be removed now is removed when the store is opened next: the
+    /// commit stands.
     pub(crate) fn erase_committed(&self, batch: &Batch) {
         let erases = |part: &Part| part.changeset.events.iter().any(|event| matches!(event, Event::BlobErased(_)));
         if batch.parts.iter().any(erases) {
@@ -145,9 +148,9 @@ impl Core {
     /// Removes the file of every blob whose erasure was committed and not carried out yet.
     pub(crate) fn finish_erasures(&self) -> Result<()> {
         for (id, thread, blob) in self.unfinished_erasures()? {
-            // Nothing is removed on the word of a row that another program wrote.
+            // Nothing is removed because of a row that fails its seal.
             if let Err(error) = self.erasure(&thread, &blob) {
-                self.note_amiss(error.to_string());
+                self.note_problem(error.to_string());
                 continue;
             }
             self.remove_blob(&thread, &blob)?;
@@ -160,7 +163,7 @@ impl Core {
         Ok(())
     }
 
-    /// Erasures that were committed and whose files may still be there.
+    /// Erasures that were committed and whose files may still exist.
     pub(crate) fn unfinished_erasures(&self) -> Result<Vec<(i64, ThreadId, Digest)>> {
         self.read(|connection| {
             let sql = "SELECT t.id, t.thread_id, e.blob FROM erasures AS e JOIN threads AS t ON t.id = e.thread WHERE e.done = 0";
@@ -178,7 +181,7 @@ impl Core {
         })
     }
 
-    /// Unlinks a blob, and whatever half-written copy a crash may have left of it.
+    /// Removes a blob, and partial copies of it that a crash may have left.
     fn remove_blob(&self, thread: &ThreadId, blob: &Digest) -> Result<()> {
         let folder = self.layout.blobs(thread);
         check_folder(&self.layout.thread(thread))?;

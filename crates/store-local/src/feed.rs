@@ -1,29 +1,28 @@
-//! The feed: every version that a thread came to, in the order of the commits, and the lines that it wrote.
+//! The feed: every version of every thread, in the order of the commits, and the lines of each.
 //!
 //! ```text
 //! position  thread  version  line  counts
 //!        1     ann        0     0  2 3 2     ann 0: lines 0–1, ann 1: lines 2–4, ann 2: lines 5–6
 //!        4     bob        0     0  2         bob 0: lines 0–1
-//!        5     ann        3     7  4         ann 3: lines 7–10, and as far as ann has come since
+//!        5     ann        3     7  4         ann 3: lines 7–10, and further versions up to the head of ann
 //! ```
 //!
-//! A row begins a run: its thread came to that version, and with each place behind it to the next one, up to the next row. The last run
-//! goes as far as its thread has come. So a commit to the same thread as the commit before moves the head, and with
-//! it the feed, and writes no row here: how many lines it has is put down in the head, which is written anyway, and
-//! moves to the row when the next run begins. What holds:
+//! A row begins a run: the versions of one thread at consecutive positions, up to the next row. The last run extends to the head of its
+//! thread. So a commit to the same thread as the commit before moves the head, and with it the feed, and writes no row here: its number of
+//! lines is stored in the head, which is written anyway, and moves to the row when the next run begins. Invariants:
 //!
-//! - every version has one place, later commits a greater one, and a place is never used twice;
-//! - the head of a thread is never moved but by what is announced here, and what was announced is withdrawn before it is set back;
-//! - the counts of a run stand in its row; those of the last run in its row and, behind them, in the head of its thread;
-//! - where counts are missing, the log is asked: the feed is a hint.
+//! - every version has one position, later commits a greater one, and a position is never used twice;
+//! - the head of a thread only moves forward when the version is announced here, and its positions are withdrawn before it is set back;
+//! - the counts of a run are in its row; those of the last run are in its row and, after them, in the head of its thread;
+//! - where counts are missing, they are read from the log: the feed is a hint.
 //!
-//! The thread of a run that was withdrawn is [`NOBODY`].
+//! The thread of a run that was withdrawn is [`NO_THREAD`].
 
 use std::ops::Range;
 
 use rusqlite::{Connection, params};
 use selvedge_model::ThreadId;
-use selvedge_store::{Commitment, Result};
+use selvedge_store::{FeedEntry, Result};
 
 use crate::rows::{self, bad_row, signed, unsigned};
 use crate::schema::database;
@@ -33,16 +32,16 @@ mod missing;
 
 pub(crate) use counts::packed;
 
-/// The thread of places that are nobody's.
-const NOBODY: i64 = 0;
+/// The thread of withdrawn positions.
+const NO_THREAD: i64 = 0;
 
-/// How many places a run has at most, so that a head stays small.
+/// The maximum number of positions of a run, so that a head stays small.
 const RUN_MAX: i64 = 32;
 
-/// The columns that say which lines a run has, of `feed AS f` and `heads AS h`.
+/// The columns that define the lines of a run, of `feed AS f` and `heads AS h`.
 const LINES: &str = "f.line, f.counts, COALESCE(h.counts, x'')";
 
-/// Lets nobody's begin where rows are missing, and behind the last one if its thread has come further.
+/// Fills gaps between rows with withdrawn positions, and adds one after the last row if the head of its thread is at another version.
 pub(crate) const CLOSE_GAPS: &str = "
 INSERT INTO feed (position, thread, version)
     SELECT position + 1, 0, 0 FROM feed AS f WHERE NOT EXISTS (SELECT 1 FROM feed WHERE position = f.position + 1)
@@ -50,22 +49,22 @@ INSERT INTO feed (position, thread, version)
          OR f.version <> (SELECT version FROM heads WHERE id = f.thread));
 ";
 
-/// The newest place, and who came to which version there.
+/// The newest position, and the version of a thread at it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct FeedEnd {
     position: i64,
     thread: i64,
     version: i64,
-    /// Where its run begins.
+    /// The first position of its run.
     begin: i64,
     /// The counts of its run.
     counts: Vec<u8>,
-    /// How many bytes of them stand in the row of the run, and not in the head of the thread.
+    /// How many bytes of them are in the row of the run, and not in the head of the thread.
     in_row: usize,
 }
 
-impl Place {
-    /// The newest place; must be asked in the transaction that announces, and before it moves a head.
+impl FeedEnd {
+    /// Reads the newest position; must be called in the transaction that announces, before a head is moved.
     pub(crate) fn newest(connection: &Connection) -> Result<Self> {
         let lines = LINES;
         let sql = format!(
@@ -75,17 +74,19 @@ impl Place {
         let mut statement = connection.prepare_cached(&sql).map_err(database)?;
         let mut found = statement.query([]).map_err(database)?;
         let Some(row) = found.next().map_err(database)? else {
-            return Ok(Self { position: 0, thread: NOBODY, version: 0, begin: 0, counts: Vec::new(), in_row: 0 });
+            return Ok(Self { position: 0, thread: NO_THREAD, version: 0, begin: 0, counts: Vec::new(), in_row: 0 });
         };
         let run = Run::of(row, None).map_err(database)?;
-        let (position, in_row) = (run.last(), run.counts.len());
+        let position = run.last();
+        let in_row = run.counts.len();
         let version = run.version + (position - run.position);
-        let (begin, thread) = (run.position, run.thread);
+        let begin = run.position;
+        let thread = run.thread;
         Ok(Self { position, thread, version, begin, counts: [run.counts, run.more].concat(), in_row })
     }
 
-    /// Whether this version of a thread is one more place of the run.
-    fn goes_on(&self, thread: i64, version: u64) -> bool {
+    /// Whether this version of a thread extends the run.
+    fn extends_run(&self, thread: i64, version: u64) -> bool {
         let places = self.position - self.begin + 1;
         self.thread == thread
             && self.version + 1 == signed(version)
@@ -93,9 +94,9 @@ impl Place {
             && counts::len(&self.counts) == unsigned(places)
     }
 
-    /// What the head of a thread must keep of the run when it comes to a version by a commit of these lines, which is to be announced.
-    pub(crate) fn kept(&self, thread: i64, version: u64, lines: &Range<u64>) -> Vec<u8> {
-        if !self.goes_on(thread, version) {
+    /// The counts that the head of a thread must store when a commit of these lines, which is to be announced, moves it to a version.
+    pub(crate) fn head_counts(&self, thread: i64, version: u64, lines: &Range<u64>) -> Vec<u8> {
+        if !self.extends_run(thread, version) {
             return Vec::new();
         }
         let mut kept = self.counts[self.in_row..].to_vec();
@@ -103,7 +104,7 @@ impl Place {
         kept
     }
 
-    /// Tells followers that a thread came to a version by a commit of these lines. Its head must keep what [`Place::kept`] says.
+    /// Announces a version of a thread, committed with these lines. Its head must store the counts that [`FeedEnd::head_counts`] returns.
     pub(crate) fn announce(
         &mut self,
         connection: &Connection,
@@ -112,21 +113,23 @@ impl Place {
         lines: &Range<u64>,
     ) -> Result<()> {
         let position = self.position + 1;
-        if self.goes_on(thread, version) {
-            (self.position, self.version) = (position, signed(version));
+        if self.extends_run(thread, version) {
+            self.position = position;
+            self.version = signed(version);
             counts::push(&mut self.counts, lines);
             return Ok(());
         }
         self.close(connection)?;
         let counts = packed(lines);
-        let (version, in_row) = (signed(version), counts.len());
+        let version = signed(version);
+        let in_row = counts.len();
         let sql = "INSERT INTO feed (position, thread, version, line, counts) VALUES (?, ?, ?, ?, ?)";
         rows::execute(connection, sql, params![position, thread, version, signed(lines.start), counts])?;
         *self = Self { position, thread, version, begin: position, counts, in_row };
         Ok(())
     }
 
-    /// The same for a head that was moved before.
+    /// The same for a head that has been moved already.
     pub(crate) fn announce_moved(
         &mut self,
         connection: &Connection,
@@ -134,13 +137,13 @@ impl Place {
         version: u64,
         lines: &Range<u64>,
     ) -> Result<()> {
-        let kept = self.kept(thread, version, lines);
+        let kept = self.head_counts(thread, version, lines);
         self.announce(connection, thread, version, lines)?;
         rows::execute(connection, "UPDATE heads SET counts = ? WHERE id = ?", params![kept, thread])?;
         Ok(())
     }
 
-    /// Moves what the head keeps of the run to its row, before another row is the last one.
+    /// Moves the counts in the head to the row of the run, before another row becomes the last one.
     fn close(&self, connection: &Connection) -> Result<()> {
         if self.in_row < self.counts.len() {
             let sql = "UPDATE feed SET counts = ? WHERE position = ?";
@@ -150,33 +153,38 @@ impl Place {
     }
 }
 
-/// The place of the newest commit.
+/// The position of the newest commit.
 pub(crate) fn position(connection: &Connection) -> Result<u64> {
-    Place::newest(connection).map(|newest| unsigned(newest.position))
+    FeedEnd::newest(connection).map(|newest| unsigned(newest.position))
 }
 
-/// A commit that was told of, by the number of its thread.
+/// A commit in the feed, with the row id of its thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct FeedRow {
     position: i64,
     pub(crate) thread: i64,
     name: Option<String>,
     pub(crate) version: i64,
-    /// Absent if the row does not say so.
+    /// Absent if the counts are missing.
     pub(crate) lines: Option<Range<u64>>,
 }
 
-/// Commits behind `position`, in order, at most `limit`; without their lines where no row has them.
-fn after(connection: &Connection, position: u64, limit: usize) -> Result<Vec<Commitment>> {
-    let commitment = |told: Told| {
-        let thread = ThreadId::new(told.name.unwrap_or_default()).map_err(bad_row)?;
-        Ok(Commitment::new(unsigned(told.position), thread, unsigned(told.version), told.lines.unwrap_or(0..0)))
+/// Commits after `position`, in order, at most `limit`; without their lines where the counts are missing.
+fn after(connection: &Connection, position: u64, limit: usize) -> Result<Vec<FeedEntry>> {
+    let commitment = |entry: FeedRow| {
+        let thread = ThreadId::new(entry.name.unwrap_or_default()).map_err(bad_row)?;
+        Ok(FeedEntry::new(unsigned(entry.position), thread, unsigned(entry.version), entry.lines.unwrap_or(0..0)))
     };
-    told(connection, "main", position, limit)?.into_iter().map(commitment).collect()
+    entries(connection, "main", position, limit)?.into_iter().map(commitment).collect()
 }
 
-/// The same of the database of this name, threads by their numbers.
-pub(crate) fn told(connection: &Connection, database_name: &str, position: u64, limit: usize) -> Result<Vec<Told>> {
+/// The same from the database of this name, with row ids of threads.
+pub(crate) fn entries(
+    connection: &Connection,
+    database_name: &str,
+    position: u64,
+    limit: usize,
+) -> Result<Vec<FeedRow>> {
     let lines = LINES;
     let sql = format!(
         "SELECT f.position, f.thread, f.version, h.version, {lines}, t.thread_id FROM {database_name}.feed AS f \
@@ -186,9 +194,9 @@ pub(crate) fn told(connection: &Connection, database_name: &str, position: u64, 
     );
     let mut statement = connection.prepare_cached(&sql).map_err(database)?;
     let mut found = statement.query([signed(position)]).map_err(database)?;
-    let mut told = Vec::new();
+    let mut entries = Vec::new();
     let mut begun: Option<(Run, Option<String>)> = None;
-    while told.len() < limit {
+    while entries.len() < limit {
         let next = match found.next().map_err(database)? {
             Some(row) => {
                 let name: Option<String> = row.get(7).map_err(database)?;
@@ -198,22 +206,22 @@ pub(crate) fn told(connection: &Connection, database_name: &str, position: u64, 
         };
         let is_last = next.is_none();
         if let Some((run, Some(name))) = std::mem::replace(&mut begun, next) {
-            let all = run.places(&name).skip_while(|place| place.position <= signed(position));
-            told.extend(all.take(limit - told.len()));
+            let all = run.entries(&name).skip_while(|entry| entry.position <= signed(position));
+            entries.extend(all.take(limit - entries.len()));
         }
         if is_last {
             break;
         }
     }
-    Ok(told)
+    Ok(entries)
 }
 
-/// One row.
+/// One row of the feed.
 struct Run {
     position: i64,
     thread: i64,
     version: i64,
-    /// How many places it has.
+    /// Its number of positions.
     length: i64,
     /// The number of its first line.
     line: i64,
@@ -224,62 +232,67 @@ struct Run {
 }
 
 impl Run {
-    /// The run that begins at a row of position, thread, version, the version that the thread has now, and [`LINES`]; the one before
-    /// it ends there.
+    /// The run that begins at a row of position, thread, version, the current version of the thread, and [`LINES`]; the previous run ends
+    /// there.
     fn of(row: &rusqlite::Row<'_>, before: Option<&mut Self>) -> rusqlite::Result<Self> {
-        let (position, version): (i64, i64) = (row.get(0)?, row.get(2)?);
+        let position: i64 = row.get(0)?;
+        let version: i64 = row.get(2)?;
         if let Some(before) = before {
             before.length = position - before.position;
             before.more.clear();
         }
         let head: Option<i64> = row.get(3)?;
         let length = head.map_or(1, |head| head - version + 1).max(1);
-        let (line, counts, more) = (row.get(4)?, row.get(5)?, row.get(6)?);
+        let line = row.get(4)?;
+        let counts = row.get(5)?;
+        let more = row.get(6)?;
         Ok(Self { position, thread: row.get(1)?, version, length, line, counts, more })
     }
 
-    /// Its last place.
+    /// Its last position.
     fn last(&self) -> i64 {
         self.position + self.length - 1
     }
 
-    /// All its places.
-    fn places(&self, name: &str) -> impl Iterator<Item = Told> {
+    /// All its commits.
+    fn entries(&self, name: &str) -> impl Iterator<Item = FeedRow> {
         let mut end = unsigned(self.line);
         let mut counts = counts::each(&self.counts).chain(counts::each(&self.more));
         (0..self.length).map(move |number| {
             let lines = counts.next().map(|count| end..end + count);
             end = lines.as_ref().map_or(end, |lines| lines.end);
-            let (position, version) = (self.position + number, self.version + number);
-            Told { position, thread: self.thread, name: Some(name.to_owned()), version, lines }
+            let position = self.position + number;
+            let version = self.version + number;
+            FeedRow { position, thread: self.thread, name: Some(name.to_owned()), version, lines }
         })
     }
 }
 
-/// Takes back what followers were told of a thread from a version on, before its head goes there. The newest place stays, as
-/// nobody's: it is where the feed goes on.
+/// Withdraws the positions of a thread from a version on, before its head is set back. The newest position stays, without a thread: the
+/// feed continues after it.
 pub(crate) fn withdraw(connection: &Connection, thread: i64, from_version: u64) -> Result<()> {
-    let (newest, from) = (Place::newest(connection)?, signed(from_version));
+    let newest = FeedEnd::newest(connection)?;
+    let from = signed(from_version);
     if newest.thread == thread && newest.version >= from {
         newest.close(connection)?;
         let sql = "INSERT OR REPLACE INTO feed (position, thread, version) VALUES (?, ?, 0)";
-        rows::execute(connection, sql, params![newest.position, NOBODY])?;
+        rows::execute(connection, sql, params![newest.position, NO_THREAD])?;
     }
-    // Where a run goes on beyond what stays of it, nobody's begins.
+    // Where a run extends beyond the part that stays, a withdrawn run begins.
     let sql = "INSERT INTO feed (position, thread, version) SELECT position + ?2 - version, ?3, 0 FROM feed AS f \
                WHERE thread = ?1 AND version < ?2 \
                    AND (SELECT MIN(position) FROM feed WHERE position > f.position) > position + ?2 - version";
-    rows::execute(connection, sql, params![thread, from, NOBODY])?;
+    rows::execute(connection, sql, params![thread, from, NO_THREAD])?;
     let sql = "UPDATE feed SET thread = ?3 WHERE thread = ?1 AND version >= ?2";
-    rows::execute(connection, sql, params![thread, from, NOBODY])?;
-    // Of rows of nobody's behind each other the first says it all, but for the newest place.
+    rows::execute(connection, sql, params![thread, from, NO_THREAD])?;
+    // Of consecutive withdrawn rows only the first is needed, and the newest position.
     let sql = "DELETE FROM feed AS f WHERE thread = ?1 AND position < (SELECT MAX(position) FROM feed) AND ?1 = COALESCE( \
                    (SELECT thread FROM feed WHERE position < f.position ORDER BY position DESC LIMIT 1), ?1)";
-    rows::execute(connection, sql, params![NOBODY])?;
+    rows::execute(connection, sql, params![NO_THREAD])?;
     Ok(())
 }
 
-/// A query for the newest place of the database of this name; no row if nothing was told.
+/// A query for the newest position in the database of this name; no row if the feed is empty.
 pub(crate) fn newest(schema: &str) -> String {
     format!(
         "SELECT f.position + COALESCE((SELECT h.version FROM {schema}.heads AS h WHERE h.id = f.thread) - f.version, 0) \

@@ -1,6 +1,6 @@
-//! What a log folds to, held against the rows that the database has of it. Writes nothing.
+//! Compares the fold of a log with the rows that the database has of it. Writes nothing.
 //!
-//! Compared are the head, the manifest and every row of an index: messages, runs, commit keys, answered requests, erased blobs.
+//! Compared are the head, the manifest and the rows of every index: messages, runs, commit keys, answered requests, erased blobs.
 
 use std::collections::BTreeSet;
 
@@ -14,35 +14,36 @@ use crate::index;
 use crate::rows::Row;
 use crate::schema::database;
 
-/// What of the rows is not what the log says, if anything, as the end of a sentence about the database.
+/// How the rows differ from the log, if they do, as the end of a sentence about the database.
 pub(crate) fn contradiction(folded: &Folded<'_>, connection: &Connection, row: &Row) -> Result<Option<String>> {
     let Some(manifest) = folded.manifest() else { return Ok(None) };
     if index::changed(manifest, &row.manifest) {
-        return Ok(Some("has another manifest of it".to_owned()));
+        return Ok(Some("has a different manifest".to_owned()));
     }
     let sql = "SELECT message_id, digest FROM messages WHERE thread = ?";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
     let mut found = statement.query([row.id]).map_err(database)?;
     let mut known = 0;
     while let Some(row) = found.next().map_err(database)? {
-        let (id, digest): (String, Vec<u8>) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+        let id: String = row.get(0).map_err(database)?;
+        let digest: Vec<u8> = row.get(1).map_err(database)?;
         let same = MessageId::new(id.as_str()).ok().and_then(|id| folded.messages.get(&id));
         if same.is_none_or(|same| same.0[..] != digest[..]) {
-            return Ok(Some(format!("knows a message `{id}` that does not stand there")));
+            return Ok(Some(format!("has a message `{id}` that is not in the log")));
         }
         known += 1;
     }
     let missing = folded.messages.len() - known;
     if missing > 0 {
-        return Ok(Some(format!("does not know {missing} of its messages")));
+        return Ok(Some(format!("lacks {missing} of its messages")));
     }
     if folded.signer.is_some_and(|signer| signer != row.head.signer) {
-        return Ok(Some("names another key that signed it last".to_owned()));
+        return Ok(Some("records another key as its last signer".to_owned()));
     }
     missing_rows(folded, connection, row)
 }
 
-/// What of the other indexes is not there. That nothing else is there is told by their seals.
+/// The missing rows of the other indexes. Additional rows are found by their seals.
 fn missing_rows(folded: &Folded<'_>, connection: &Connection, row: &Row) -> Result<Option<String>> {
     let id = row.id;
     let runs: BTreeSet<String> = column(connection, "SELECT run_id FROM runs WHERE thread = ?", params![id])?;
@@ -52,7 +53,7 @@ fn missing_rows(folded: &Folded<'_>, connection: &Connection, row: &Row) -> Resu
     let mut statement = connection.prepare_cached("SELECT 1 FROM keys WHERE key = ?").map_err(database)?;
     for key in &folded.keys {
         if !statement.exists([key]).map_err(database)? {
-            return Ok(Some(format!("does not know the commit key `{key}`")));
+            return Ok(Some(format!("lacks the commit key `{key}`")));
         }
     }
     let lost = [
@@ -61,7 +62,7 @@ fn missing_rows(folded: &Folded<'_>, connection: &Connection, row: &Row) -> Resu
         ("erased blob", folded.erased.difference(&erased).count()),
     ];
     let first = lost.into_iter().find(|(_, count)| *count > 0);
-    Ok(first.map(|(what, count)| format!("does not know {count} {what}(s) of it")))
+    Ok(first.map(|(what, count)| format!("lacks {count} {what}(s) of it")))
 }
 
 fn column<T: FromSql + Ord>(connection: &Connection, sql: &str, values: impl Params) -> Result<BTreeSet<T>> {

@@ -1,7 +1,7 @@
 //! Transcripts that stay open between commits, so that a commit opens nothing.
 //!
-//! A handle is never trusted for what stands at its path: before each use the path is asked whether it still is that file,
-//! since another process may have put a rebuilt one in its place, or removed it. The file itself could not tell: it may have a second name.
+//! Before each use of a handle the path is checked to still name that file, because another process may have replaced it by a rebuilt one,
+//! or removed it. The file itself does not show that: it may have a second name.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -12,8 +12,8 @@ use crate::core::lock;
 use crate::disk::DiskFile;
 use crate::recent::Recent;
 
-/// How many stay open at most, and at most which part of the files that this process may have open: the rest is for the database, for what is
-/// being read and for the program around the store. Beyond it the one that was used longest ago is closed.
+/// The maximum number of open transcripts, and the maximum share of this process's file limit: the rest is for the database, for readers
+/// and for the program around the store. Beyond it the least recently used one is closed.
 const OPEN_MAX: usize = 256;
 const OPEN_SHARE: u64 = 4;
 
@@ -24,7 +24,7 @@ pub(crate) struct Handles {
     open: Mutex<Recent<Arc<Open>>>,
 }
 
-/// A transcript that is open, and where.
+/// An open transcript, and its path.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) file: Box<dyn DiskFile>,
@@ -45,7 +45,7 @@ impl Handles {
         let open = lock(&self.open).get(thread).cloned()?;
         match open.file.length_at(&open.path) {
             Ok(Some(length)) => Some((open, length)),
-            // Whoever opens it anew finds out what is wrong, and says so.
+            // The caller opens it again, and reports what is wrong.
             _ => {
                 self.close(thread);
                 None
@@ -59,7 +59,7 @@ impl Handles {
         let mut open = lock(&self.open);
         open.insert(thread, kept);
         let closed = open.drop_oldest(self.most);
-        // Closing takes the kernel's time, not that of the others who wait for this lock.
+        // Closed after the lock is released, because closing takes time.
         drop(open);
         drop(closed);
     }
@@ -73,16 +73,16 @@ impl Handles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::{Disk, How, RealDisk};
+    use crate::disk::{Disk, OpenMode, RealDisk};
 
     #[test]
-    fn beyond_the_bound_the_file_that_was_used_longest_ago_is_closed_and_no_other() {
+    fn beyond_the_maximum_the_least_recently_used_file_is_closed_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let handles = Handles { most: 3, ..Handles::default() };
         let thread = |number: usize| ThreadId::new(format!("t-{number}")).unwrap();
         let keep = |number: usize| {
             let path = folder.path().join(number.to_string());
-            handles.keep(&thread(number), &path, RealDisk.open(&path, How::Make).unwrap());
+            handles.keep(&thread(number), &path, RealDisk.open(&path, OpenMode::Create).unwrap());
         };
         (0..3).for_each(keep);
         assert!(handles.get(&thread(0)).is_some());

@@ -1,7 +1,7 @@
-//! Heads remembered elsewhere: what this store says of itself, for a list that is kept outside of it, and for comparing with one.
+//! The heads of this store, for a list that is kept outside of it, and for comparison with such a list.
 //!
-//! What is put into a list is signed, so no row is believed for it that is not sealed: a log whose row is not is read and judged first. What
-//! holds neither way is left out and named.
+//! The list is signed, so only sealed rows are used for it: if a row's seal can't be checked, the log is read and verified first. What
+//! fails both is left out and listed.
 
 use std::io::{BufRead, BufReader};
 
@@ -11,7 +11,7 @@ use selvedge_log::{Head, Trust};
 use selvedge_model::ThreadId;
 use selvedge_model::account::{Account, AccountId};
 use selvedge_store::error::describe;
-use selvedge_store::heads::{AccountHead, Compared, Depth, Heads, LogHead, Noted, Present, VERSION, compare};
+use selvedge_store::heads::{AccountHead, Comparison, CurrentHeads, Depth, Heads, LogHead, Present, VERSION, compare};
 use selvedge_store::{Error, Result, Tombstone};
 
 use crate::db::Db;
@@ -27,8 +27,8 @@ impl LocalStore {
         Ok(open::check_kind(&self.core.layout, &*self.core.disk)?.id)
     }
 
-    /// Where every log and account is now, as of one moment.
-    pub fn heads(&self) -> Result<Noted> {
+    /// The head of every log and account, as of one moment.
+    pub fn heads(&self) -> Result<CurrentHeads> {
         let mut left_out = Vec::new();
         let (rows, tombstones, accounts) = self.core.read(|db| {
             let rows: Vec<_> = rows::select_any(db, "1 ORDER BY t.thread_id", [])?
@@ -42,7 +42,7 @@ impl LocalStore {
             let thread = row.manifest.thread_id;
             match seal {
                 Seal::Holds => threads.push(LogHead::new(thread, &row.head)),
-                Seal::Broken => left_out.push(format!("what the database has of `{thread}` {}", UNSEALED)),
+                Seal::Broken => left_out.push(format!("the database row of `{thread}` {}", UNSEALED)),
                 Seal::Unchecked => match self.judged(&thread) {
                     Ok(head) => threads.push(LogHead::new(thread, &head)),
                     Err(why) => left_out.push(why),
@@ -57,7 +57,7 @@ impl LocalStore {
             tombstones,
             accounts,
         };
-        Ok(Noted { heads, left_out })
+        Ok(CurrentHeads { heads, left_out })
     }
 
     /// Signs a list with the key of this store's user.
@@ -66,11 +66,11 @@ impl LocalStore {
     }
 
     /// Compares this store with a list. Writes nothing, and needs no key.
-    pub fn compare_heads(&self, heads: &Heads, depth: Depth) -> Compared {
+    pub fn compare_heads(&self, heads: &Heads, depth: Depth) -> Comparison {
         compare(heads, self, depth)
     }
 
-    /// The head of a log that was read and judged, or why it can't be believed.
+    /// The head of a log after verifying it, or why it failed.
     fn judged(&self, thread: &ThreadId) -> std::result::Result<Head, String> {
         let verdict = self.verify(thread, &mut |_| {}).map_err(|error| error.to_string())?;
         match (verdict.judgement.finding, verdict.head) {
@@ -82,9 +82,9 @@ impl LocalStore {
 
 impl Present for LocalStore {
     fn log(&self, thread: &ThreadId) -> Result<Option<(Head, Box<dyn BufRead + Send>)>> {
-        match self.core.shot(thread) {
-            Ok(shot) => {
-                let (head, overlay) = shot.committed();
+        match self.core.open_log(thread) {
+            Ok(opened) => {
+                let (head, overlay) = opened.committed();
                 Ok(Some((head, Box::new(BufReader::with_capacity(1 << 16, overlay)))))
             }
             Err(Error::NoThread(_) | Error::Deleted(_)) => Ok(None),
@@ -101,7 +101,7 @@ impl Present for LocalStore {
     }
 }
 
-/// Where the logs of deleted threads had ended, as their tombstones say; one that is not what was signed is named.
+/// The last heads of deleted threads, from their tombstones; tombstones that fail verification are listed.
 pub(crate) fn tombstones(db: &Db, trust: &Trust, left_out: &mut Vec<String>) -> Result<Vec<LogHead>> {
     let sql = "SELECT thread_id, document FROM tombstones ORDER BY thread_id";
     let mut statement = db.prepare_cached(sql).map_err(database)?;
@@ -115,13 +115,13 @@ pub(crate) fn tombstones(db: &Db, trust: &Trust, left_out: &mut Vec<String>) -> 
                 let tombstone: Tombstone = serde_json::from_value(verified.value).map_err(bad_row)?;
                 heads.push(LogHead::new(thread, &tombstone.head));
             }
-            Err(error) => left_out.push(format!("the tombstone of `{thread}` is not what was signed: {error}")),
+            Err(error) => left_out.push(format!("the tombstone of `{thread}` failed verification: {error}")),
         }
     }
     Ok(heads)
 }
 
-/// Where every account is; one that is not what was sealed is named, and so are all if nothing is sealed.
+/// The version of every account. Accounts that fail their seal are listed; all are left out if there is no key.
 pub(crate) fn accounts(db: &Db, left_out: &mut Vec<String>) -> Result<Vec<AccountHead>> {
     let found = rows::accounts_any(db, "thread_id <> ?", "")?;
     if db.seals().is_none() && !found.is_empty() {
@@ -130,9 +130,10 @@ pub(crate) fn accounts(db: &Db, left_out: &mut Vec<String>) -> Result<Vec<Accoun
     }
     let mut heads = Vec::with_capacity(found.len());
     for (account, mark) in found {
-        match rows::is_sealed_account(db, &account, mark)? {
-            true => heads.push(AccountHead::from(&account)),
-            false => left_out.push(format!("the account of `{}` {}", account.id, UNSEALED)),
+        if rows::is_sealed_account(db, &account, mark)? {
+            heads.push(AccountHead::from(&account));
+        } else {
+            left_out.push(format!("the account of `{}` {}", account.id, UNSEALED));
         }
     }
     Ok(heads)

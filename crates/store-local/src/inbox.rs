@@ -1,15 +1,15 @@
-//! Requests to threads: left sealed in the database, moved along with their chain, and remembered once they were consumed.
+//! Requests to threads: stored sealed in the database, moved along their chain, and remembered after they are consumed.
 //!
-//! A request is a row of `requests` until a batch consumes it; then the log has its verdict, and a row of `answers` says where, so that
-//! a request that is sent again is answered and not served a second time. `answers` follows from the logs and is rebuilt with them.
+//! A request is a row of `requests` until a batch consumes it; then the log has its verdict, and a row of `answers` records where, so that
+//! a request that is sent again is answered and not handled a second time. `answers` is derived from the logs and rebuilt with them.
 
 use rusqlite::{OptionalExtension, params};
 use selvedge_model::{Posted, Request, RequestId, RequestKind, Status, ThreadId, Timestamp};
 use selvedge_store::prepare::Prepared;
-use selvedge_store::seal::Heard;
-use selvedge_store::{Arrival, Error, Left, Result, Waiting, inbox};
+use selvedge_store::seal::ConsumedRequests;
+use selvedge_store::{Arrival, Delivery, Error, Result, Waiting, inbox};
 
-use crate::anchor::{self, Part};
+use crate::anchor::{self, Bucket};
 use crate::commit::{Job, Outcome};
 use crate::core::Core;
 use crate::db::Db;
@@ -17,12 +17,12 @@ use crate::rows::{self, Row, bad_row, signed, unsigned};
 use crate::schema::database;
 use crate::sealed::{self, Indexed, Mark};
 
-/// The most threads of a chain that a request is passed along.
+/// The maximum number of threads of a chain that a request is passed along.
 const LINKS_MAX: usize = 10_000;
 
 impl Core {
-    /// Leaves a request, together with whatever else waits to be committed.
-    pub(crate) fn post(&self, posted: Posted) -> Result<Left> {
+    /// Posts a request, in one transaction with other waiting commits.
+    pub(crate) fn post(&self, posted: Posted) -> Result<Delivery> {
         let thread = posted.thread.clone();
         let job = Job::of(Prepared::posting(posted));
         match self.group.submit(job, |jobs| self.commit_together(jobs)) {
@@ -33,96 +33,100 @@ impl Core {
     }
 
     /// Puts a request into the inbox of the end of its chain; must be called in the transaction that posts it.
-    pub(crate) fn put_request(&self, connection: &Db, posted: &Posted) -> Result<Left> {
+    pub(crate) fn put_request(&self, connection: &Db, posted: &Posted) -> Result<Delivery> {
         let row = tail(connection, &posted.thread)?;
-        let (root, thread) = (&row.manifest.chain_root_id, row.manifest.thread_id.clone());
+        let root = &row.manifest.chain_root_id;
+        let thread = row.manifest.thread_id.clone();
         if let Some((thread, version)) = answered(connection, root, &posted.id)? {
-            return Ok(Left { thread, answered: Some(version) });
+            return Ok(Delivery { thread, answered: Some(version) });
         }
         let posted = Posted { thread: thread.clone(), ..posted.clone() };
         let waiting = read(connection, &row)?;
         if let Some(known) = waiting.iter().find(|known| known.posted.id == posted.id) {
-            return match known.posted.request == posted.request && known.is_sealed(connection, root) {
-                true => Ok(Left { thread, answered: None }),
-                false => Err(Error::RequestReused { thread, id: posted.id }),
+            return if known.posted.request == posted.request && known.is_sealed(connection, root) {
+                Ok(Delivery { thread, answered: None })
+            } else {
+                Err(Error::RequestReused { thread, id: posted.id })
             };
         }
         self.signing()?;
         let numbers = waiting.iter().map(|known| known.number);
-        let highest = numbers.fold(newest(connection)?.max(row.heard.newest), u64::max);
+        let highest = numbers.fold(newest(connection)?.max(row.consumed.newest), u64::max);
         put(connection, &row, highest + 1, &posted)?;
-        Ok(Left { thread, answered: None })
+        Ok(Delivery { thread, answered: None })
     }
 
-    /// The requests that wait for a thread. Without a key no seal can be checked, and none counts; nor does one that was consumed before
-    /// and put back.
+    /// The requests that wait for a thread. Without a key no seal can be checked, and none is accepted; nor is one that was consumed before
+    /// and inserted again.
     pub(crate) fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
         let (found, missing) = self.read(|connection| {
             let row = rows::existing(connection, thread)?;
-            self.note_anchor(self.check_anchor(connection, Part::of_inbox(row.id)))?;
+            self.note_anchor(self.check_anchor(connection, Bucket::of_inbox(row.id)))?;
             let found = read(connection, &row)?;
             let missing = is_missing(connection, &row, &found)?;
             let waiting = found.into_iter().map(|one| {
-                let is_sealed = one.is_sealed(connection, &row.manifest.chain_root_id) && !row.heard.has(one.number);
+                let is_sealed = one.is_sealed(connection, &row.manifest.chain_root_id) && !row.consumed.has(one.number);
                 Waiting { posted: one.posted, is_sealed }
             });
             Ok((waiting.collect(), missing))
         })?;
         if missing {
-            self.note_amiss(format!("a request to `{thread}` was removed from the database before it was consumed"));
+            self.note_problem(format!("a request to `{thread}` was removed from the database before it was consumed"));
         }
         Ok(found)
     }
 
-    /// What a thread has consumed once these requests are consumed too.
-    pub(crate) fn heard_after(&self, row: &Row, consumed: &[&RequestId]) -> Result<Heard> {
-        let mut heard = row.heard.clone();
-        if consumed.is_empty() {
-            return Ok(heard);
+    /// The numbers that a thread has consumed after these requests are consumed too.
+    pub(crate) fn consumed_after(&self, row: &Row, taken: &[&RequestId]) -> Result<ConsumedRequests> {
+        let mut after = row.consumed.clone();
+        if taken.is_empty() {
+            return Ok(after);
         }
         let waiting = self.read(|connection| read(connection, row))?;
-        let numbers = |counts: &dyn Fn(&Stored) -> bool| -> Vec<u64> {
+        let numbers = |counts: &dyn Fn(&StoredRequest) -> bool| -> Vec<u64> {
             waiting.iter().filter(|one| counts(one)).map(|one| one.number).collect()
         };
-        heard.consume(&numbers(&|one| consumed.contains(&&one.posted.id)), &numbers(&|_| true));
-        Ok(heard)
+        after.consume(&numbers(&|one| taken.contains(&&one.posted.id)), &numbers(&|_| true));
+        Ok(after)
     }
 }
 
 /// A request as it is stored.
-pub(crate) struct Stored {
+pub(crate) struct StoredRequest {
     pub(crate) number: u64,
     pub(crate) posted: Posted,
     mark: Mark,
 }
 
-impl Stored {
-    /// Whether it was posted to this chain by a holder of the key.
+impl StoredRequest {
+    /// Whether a holder of the key posted it to this chain.
     pub(crate) fn is_sealed(&self, db: &Db, root: &ThreadId) -> bool {
         let marked = |(seals, mark)| inbox::is_marked(seals, root, self.number, &self.posted, mark);
         db.seals().zip(self.mark.digest()).is_some_and(marked)
     }
 }
 
-/// Puts a request down under a number that is higher than any before it.
+/// Inserts a request under a number that is higher than any before it.
 pub(crate) fn put(db: &Db, row: &Row, number: u64, posted: &Posted) -> Result<()> {
     let body = serde_json::to_string(&posted.request).map_err(bad_row)?;
     let root = &row.manifest.chain_root_id;
     let mark = db.seals().map_or(Mark::NONE, |seals| inbox::mark(seals, root, number, posted).into());
     let sql = "INSERT INTO requests (id, thread, request_id, kind, posted_at, body, mark) VALUES (?, ?, ?, ?, ?, ?, ?)";
-    let (kind, at) = (posted.request.kind().as_str(), posted.at.as_micros());
+    let kind = posted.request.kind().as_str();
+    let at = posted.at.as_micros();
     rows::execute(db, sql, params![signed(number), row.id, posted.id.as_str(), kind, at, body, mark.bytes()])?;
     let mut posted = posted_to(db, row)?.unwrap_or_default();
-    posted.retain(|known| !row.heard.has(*known));
+    posted.retain(|known| !row.consumed.has(*known));
     posted.push(number);
     set_posted(db, row, &posted)
 }
 
-/// Remembers that a number was posted to a thread, beside those that still wait.
+/// Records the numbers of the requests that wait for a thread.
 fn set_posted(db: &Db, row: &Row, posted: &[u64]) -> Result<()> {
     let text = serde_json::to_string(posted).map_err(bad_row)?;
-    let (before, after) = (stored_newest(db, row.id)?, posted.iter().copied().max().unwrap_or(0));
-    anchor::moved(db, Part::of_inbox(row.id), before, after)?;
+    let before = stored_newest(db, row.id)?;
+    let after = posted.iter().copied().max().unwrap_or(0);
+    anchor::moved(db, Bucket::of_inbox(row.id), before, after)?;
     let number = row.id.to_be_bytes();
     let fields = fields_of_inbox(row.head.log_id.as_str(), &number, &text);
     let mark = Indexed { table: "inboxes", fields: &fields }.mark(db);
@@ -132,7 +136,7 @@ fn set_posted(db: &Db, row: &Row, posted: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// The numbers that were posted to a thread and waited when the newest one came; nothing if none ever was.
+/// The numbers of the requests that waited for a thread when the newest one was posted; none if none ever was.
 fn posted_to(db: &Db, row: &Row) -> Result<Option<Vec<u64>>> {
     let mut statement = db.prepare_cached("SELECT posted, mark FROM inboxes WHERE thread = ?").map_err(database)?;
     let found = statement.query_row([row.id], |row| Ok((row.get::<_, String>(0)?, row.get(1)?))).optional();
@@ -144,12 +148,12 @@ fn posted_to(db: &Db, row: &Row) -> Result<Option<Vec<u64>>> {
     serde_json::from_str(&text).map(Some).map_err(bad_row)
 }
 
-/// What the mark of an inbox covers.
+/// The fields that the mark of an inbox covers.
 fn fields_of_inbox<'a>(log: &'a str, number: &'a [u8; 8], posted: &'a str) -> [&'a [u8]; 3] {
     [log.as_bytes(), number, posted.as_bytes()]
 }
 
-/// The number of the newest request that was posted to a thread, whatever the row's seal says.
+/// The number of the newest request that was posted to a thread; the seal is not checked.
 fn stored_newest(db: &Db, thread: i64) -> Result<u64> {
     let mut statement = db.prepare_cached("SELECT posted FROM inboxes WHERE thread = ?").map_err(database)?;
     let found = statement.query_row([thread], |row| row.get::<_, String>(0)).optional().map_err(database)?;
@@ -161,7 +165,7 @@ fn newest_in(posted: &str) -> Result<u64> {
     Ok(posted.into_iter().max().unwrap_or(0))
 }
 
-/// The number of the newest request of each inbox of one part of them; refused if one was not sealed with the key.
+/// The number of the newest request of each inbox in a bucket; refused if one fails its seal.
 pub(crate) fn newest_of(db: &Db, bucket: u64) -> Result<Vec<u64>> {
     let sql = "SELECT i.thread, i.posted, i.mark, t.log_id FROM inboxes AS i LEFT JOIN threads AS t ON t.id = i.thread \
                WHERE i.thread % 32 = ?";
@@ -169,9 +173,11 @@ pub(crate) fn newest_of(db: &Db, bucket: u64) -> Result<Vec<u64>> {
     let mut found = statement.query([signed(bucket)]).map_err(database)?;
     let mut newest = Vec::new();
     while let Some(row) = found.next().map_err(database)? {
-        let (thread, posted): (i64, String) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+        let thread: i64 = row.get(0).map_err(database)?;
+        let posted: String = row.get(1).map_err(database)?;
         let log: Option<String> = row.get(3).map_err(database)?;
-        let (log, number) = (log.unwrap_or_default(), thread.to_be_bytes());
+        let log = log.unwrap_or_default();
+        let number = thread.to_be_bytes();
         let fields = fields_of_inbox(&log, &number, &posted);
         let mark = row.get(2).map_err(database)?;
         Indexed { table: "inboxes", fields: &fields }.check(db, mark, || "a row of `inboxes`".to_owned())?;
@@ -180,28 +186,28 @@ pub(crate) fn newest_of(db: &Db, bucket: u64) -> Result<Vec<u64>> {
     Ok(newest)
 }
 
-/// Takes out what is known of the inbox of a thread.
+/// Removes the inbox of a thread.
 pub(crate) fn remove(db: &Db, thread: i64) -> Result<()> {
-    // What can't be read has no number that was added up.
-    anchor::moved(db, Part::of_inbox(thread), stored_newest(db, thread).unwrap_or(0), 0)?;
+    // A row that can't be read was not added to the sum.
+    anchor::moved(db, Bucket::of_inbox(thread), stored_newest(db, thread).unwrap_or(0), 0)?;
     rows::execute(db, "DELETE FROM main.inboxes WHERE thread = ?", [thread])?;
     Ok(())
 }
 
-/// Whether a request that was posted is neither there nor consumed, or one is there that was not posted.
-pub(crate) fn is_missing(db: &Db, row: &Row, waiting: &[Stored]) -> Result<bool> {
+/// Whether a posted request is neither waiting nor consumed, or one is waiting that was never posted.
+pub(crate) fn is_missing(db: &Db, row: &Row, waiting: &[StoredRequest]) -> Result<bool> {
     let Some(posted) = posted_to(db, row)? else {
-        // A thread that has consumed one has had one.
-        return Ok(row.heard.newest > 0 || !waiting.is_empty());
+        // A thread that has consumed a request must have an inbox.
+        return Ok(row.consumed.newest > 0 || !waiting.is_empty());
     };
     let is_there = |number: &u64| waiting.iter().any(|one| one.number == *number);
-    let is_lost = |number: &&u64| !row.heard.has(**number) && !is_there(number);
+    let is_lost = |number: &&u64| !row.consumed.has(**number) && !is_there(number);
     let newest = posted.iter().copied().max().unwrap_or(0);
-    let is_newer = |one: &Stored| !row.heard.has(one.number) && one.number > newest;
-    Ok(posted.iter().chain(&row.heard.waiting).any(|number| is_lost(&number)) || waiting.iter().any(is_newer))
+    let is_newer = |one: &StoredRequest| !row.consumed.has(one.number) && one.number > newest;
+    Ok(posted.iter().chain(&row.consumed.waiting).any(|number| is_lost(&number)) || waiting.iter().any(is_newer))
 }
 
-/// Consumes a request; refused if it does not wait.
+/// Consumes a request; refused if it is not waiting.
 pub(crate) fn take(connection: &Db, thread: &ThreadId, id: &RequestId) -> Result<()> {
     let row = rows::existing(connection, thread)?;
     let sql = "DELETE FROM requests WHERE thread = ? AND request_id = ?";
@@ -211,7 +217,7 @@ pub(crate) fn take(connection: &Db, thread: &ThreadId, id: &RequestId) -> Result
     }
 }
 
-/// Moves everything that waits for a thread to the one that goes on in its place.
+/// Moves the waiting requests of a thread to its successor.
 pub(crate) fn pass_on(connection: &Db, thread: &ThreadId, next: &ThreadId) -> Result<()> {
     let Some(next) = rows::find(connection, next)? else { return Ok(()) };
     let row = rows::existing(connection, thread)?;
@@ -222,7 +228,7 @@ pub(crate) fn pass_on(connection: &Db, thread: &ThreadId, next: &ThreadId) -> Re
     Ok(())
 }
 
-/// Remembers where requests were consumed.
+/// Records where requests were consumed.
 pub(crate) fn remember(
     db: &Db,
     id: i64,
@@ -241,7 +247,7 @@ pub(crate) fn remember(
     Ok(())
 }
 
-/// Where in a chain a request was consumed.
+/// The thread and version at which a request of a chain was consumed.
 pub(crate) fn answered(connection: &Db, root: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
     let sql = "SELECT t.thread_id, a.version, a.mark FROM answers AS a JOIN threads AS t ON t.id = a.thread \
                WHERE a.chain_root = ? AND a.request_id = ?";
@@ -253,16 +259,17 @@ pub(crate) fn answered(connection: &Db, root: &ThreadId, id: &RequestId) -> Resu
         .optional()
         .map_err(database)?;
     let Some((thread, version, mark)) = found else { return Ok(None) };
-    let (version, at) = (unsigned(version), version.to_be_bytes());
+    let at = version.to_be_bytes();
+    let version = unsigned(version);
     let fields = [sealed::name(root), id.as_str().as_bytes(), thread.as_bytes(), &at];
     Indexed { table: "answers", fields: &fields }.check(connection, mark, || format!("request `{id}`"))?;
     Ok(Some((ThreadId::new(thread).map_err(bad_row)?, version)))
 }
 
-/// How many requests wait that keep a lease from being released.
+/// How many waiting requests keep the lease from being released.
 pub(crate) fn holding(connection: &Db, row: &Row) -> Result<usize> {
-    // A row that can't be read is no request, and must not hold a lease for ever.
-    let is_send = |one: &Stored| one.posted.request.kind() == RequestKind::Send;
+    // A row that can't be read is ignored, or it would block the release for ever.
+    let is_send = |one: &StoredRequest| one.posted.request.kind() == RequestKind::Send;
     Ok(read(connection, row)?.iter().filter(|waiting| is_send(waiting)).count())
 }
 
@@ -273,7 +280,7 @@ pub(crate) fn newest(connection: &Db) -> Result<u64> {
     statement.query_row([], |row| row.get(0)).map(unsigned).map_err(database)
 }
 
-/// Requests posted behind a number that still wait.
+/// Requests posted after a number that still wait.
 pub(crate) fn arrivals(connection: &Db, after: u64, limit: usize) -> Result<Vec<Arrival>> {
     let sql = "SELECT r.id, t.thread_id FROM requests AS r JOIN threads AS t ON t.id = r.thread WHERE r.id > ? \
                ORDER BY r.id LIMIT ?";
@@ -287,24 +294,27 @@ pub(crate) fn arrivals(connection: &Db, after: u64, limit: usize) -> Result<Vec<
     found.map(|raw| arrival(raw.map_err(database)?)).collect()
 }
 
-/// What waits for a thread, with the marks; a body that can't be read is no request of ours, and is left out.
-pub(crate) fn read(connection: &Db, row: &Row) -> Result<Vec<Stored>> {
+/// The waiting requests of a thread, with their marks; a row that can't be decoded is skipped.
+pub(crate) fn read(connection: &Db, row: &Row) -> Result<Vec<StoredRequest>> {
     let sql = "SELECT request_id, posted_at, body, mark, id FROM requests WHERE thread = ? ORDER BY id";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
     let mut found = statement.query([row.id]).map_err(database)?;
     let mut waiting = Vec::new();
     while let Some(raw) = found.next().map_err(database)? {
-        let (id, at): (String, i64) = (raw.get(0).map_err(database)?, raw.get(1).map_err(database)?);
-        let (body, mark): (String, Vec<u8>) = (raw.get(2).map_err(database)?, raw.get(3).map_err(database)?);
+        let id: String = raw.get(0).map_err(database)?;
+        let at: i64 = raw.get(1).map_err(database)?;
+        let body: String = raw.get(2).map_err(database)?;
+        let mark: Vec<u8> = raw.get(3).map_err(database)?;
         let (Ok(id), Ok(request)) = (RequestId::new(id), serde_json::from_str::<Request>(&body)) else { continue };
-        let (thread, at) = (row.manifest.thread_id.clone(), Timestamp::from_micros(at));
+        let thread = row.manifest.thread_id.clone();
+        let at = Timestamp::from_micros(at);
         let number = unsigned(raw.get(4).map_err(database)?);
-        waiting.push(Stored { number, posted: Posted { thread, id, at, request }, mark: Mark::read(mark) });
+        waiting.push(StoredRequest { number, posted: Posted { thread, id, at, request }, mark: Mark::read(mark) });
     }
     Ok(waiting)
 }
 
-/// The end of the chain of a thread, as far as it is there.
+/// The last thread of a thread's chain, as far as it is in this store.
 fn tail(connection: &Db, thread: &ThreadId) -> Result<Row> {
     let mut row = rows::existing(connection, thread)?;
     for _ in 0..LINKS_MAX {

@@ -1,7 +1,7 @@
-//! How the database follows a log: the one place where the rows of a thread are written.
+//! The rows of a thread: the only module that writes them.
 //!
-//! A commit adds one changeset through here; [`crate::replay`] adds those that stand in a log already. So a database that
-//! was rebuilt has what the one before it had, and there is no second way to write a head.
+//! A commit adds one changeset through here; [`crate::replay`] adds the changesets of an existing log. So a rebuilt database has the same
+//! content as the one before it, and there is no second way to write a head.
 
 use rusqlite::{Connection, params};
 use selvedge_log::Head;
@@ -14,17 +14,17 @@ use crate::db::Db;
 use crate::rows::{self, Row, bad_row, signed};
 use crate::sealed::Mark;
 
-/// What is written of a thread.
-pub(crate) struct Standing<'a> {
-    /// The row as it is to be, sealed; its number counts for nothing.
+/// A new state of a thread's rows.
+pub(crate) struct RowUpdate<'a> {
+    /// The new row, sealed; its id is ignored.
     pub(crate) row: &'a Row,
-    /// The manifest as it is stored, if it differs from what the row has in more than the time of the last changeset.
+    /// The text of the manifest, if more changed than the time of the last changeset.
     pub(crate) manifest: Option<&'a str>,
-    /// Whether `thread.json` must show the manifest.
+    /// Whether `thread.json` must be written.
     pub(crate) manifest_shown: bool,
-    /// What [`crate::feed`] keeps in the head; absent if that stays. A head that is put in has nothing of it.
+    /// The counts that [`crate::feed`] stores in the head; absent if they stay. A new head has none.
     pub(crate) counts: Option<&'a [u8]>,
-    /// The row of redo that leads to the head; absent if that stays, or is told later.
+    /// The redo row that leads to the head; absent if that stays, or is set later.
     pub(crate) redo: Option<i64>,
 }
 
@@ -35,14 +35,14 @@ pub(crate) fn stored(manifest: &Manifest) -> Result<(String, Digest)> {
     Ok((text, digest))
 }
 
-/// What one changeset adds beside the head.
+/// What one changeset adds besides the head.
 pub(crate) struct Added<'a> {
     /// The log that it is added to.
     pub(crate) log: &'a LogId,
     pub(crate) messages: &'a [(MessageId, Digest)],
     pub(crate) runs: &'a [Run],
     pub(crate) erased: &'a [BlobErased],
-    /// The run that it belongs to, whose record is touched if there is one.
+    /// The run that it belongs to; if that has a record, its time is updated.
     pub(crate) touched_run: Option<&'a RunId>,
     pub(crate) at: Timestamp,
 }
@@ -54,9 +54,9 @@ pub(crate) fn seal(key: &SealKey, head: &Head, hash: &RunningHash) -> Vec<u8> {
     key.seal(&binding, hash)
 }
 
-/// Puts a thread in and gives its number; nothing if one of this id is there or was deleted.
-pub(crate) fn insert_thread(connection: &Connection, now: &Standing<'_>) -> Result<Option<i64>> {
-    let Row { manifest, head, sealed, epoch, owner, posted, heard, leads, anchor, mark, .. } = now.row;
+/// Inserts a thread and returns its row id; none if one of this id exists or was deleted.
+pub(crate) fn insert_thread(connection: &Connection, now: &RowUpdate<'_>) -> Result<Option<i64>> {
+    let Row { manifest, head, sealed, epoch, owner, posted, consumed, leads, anchor, mark, .. } = now.row;
     let thread = &manifest.thread_id;
     if *mark == Mark::NONE {
         crate::schema::set_unsealed(connection)?;
@@ -91,7 +91,7 @@ pub(crate) fn insert_thread(connection: &Connection, now: &Standing<'_>) -> Resu
             manifest.updated_at.as_micros(),
             now.redo.unwrap_or(crate::redo::NONE),
             rows::posted_text(posted)?,
-            rows::heard_text(heard)?,
+            rows::consumed_text(consumed)?,
             signed(*leads),
             signed(*anchor),
             mark.bytes(),
@@ -100,23 +100,19 @@ pub(crate) fn insert_thread(connection: &Connection, now: &Standing<'_>) -> Resu
     Ok(Some(id))
 }
 
-/// Moves a thread on, if its row still has the seal that was seen; false if not. The seal covers everything that is not a hint, so a row
-/// that another process wrote has another one; and one that was changed without the key has no seal that fits, which shows when it is
-/// read again.
-pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row) -> Result<bool> {
-    let Row { manifest, head, sealed, epoch, owner, posted, heard, leads, anchor, mark, .. } = now.row;
-    // An owner that stays is not written: that would rewrite its index too.
-    let sql = match *owner == seen.owner {
-        true => {
-            "UPDATE heads SET version = ?1, lines = ?2, bytes = ?3, hash = ?4, signer = ?5, head_epoch = ?6, sealed = ?7, \
+/// Moves the head of a thread, if its row still has the seal that was read; false if not. The seal covers every column that is not a hint,
+/// so a row that another process wrote has another seal; and a row that was changed without the key fails its seal when it is read again.
+pub(crate) fn move_head(connection: &Connection, now: &RowUpdate<'_>, seen: &Row) -> Result<bool> {
+    let Row { manifest, head, sealed, epoch, owner, posted, consumed, leads, anchor, mark, .. } = now.row;
+    // An unchanged owner is not written: that would rewrite its index too.
+    let sql = if *owner == seen.owner {
+        "UPDATE heads SET version = ?1, lines = ?2, bytes = ?3, hash = ?4, signer = ?5, head_epoch = ?6, sealed = ?7, \
              epoch = ?8, updated_at = ?10, counts = COALESCE(?11, counts), redo = COALESCE(?12, redo), posted = ?13, \
              mark = ?14, heard = ?17, leads = ?18, anchor = ?19 WHERE id = ?15 AND mark = ?16 AND ?9 IS ?9"
-        }
-        false => {
-            "UPDATE heads SET version = ?1, lines = ?2, bytes = ?3, hash = ?4, signer = ?5, head_epoch = ?6, sealed = ?7, \
+    } else {
+        "UPDATE heads SET version = ?1, lines = ?2, bytes = ?3, hash = ?4, signer = ?5, head_epoch = ?6, sealed = ?7, \
              epoch = ?8, owner = ?9, updated_at = ?10, counts = COALESCE(?11, counts), redo = COALESCE(?12, redo), \
              posted = ?13, mark = ?14, heard = ?17, leads = ?18, anchor = ?19 WHERE id = ?15 AND mark = ?16"
-        }
     };
     let moved = rows::execute(
         connection,
@@ -138,7 +134,7 @@ pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row)
             mark.bytes(),
             seen.id,
             seen.mark.bytes(),
-            rows::heard_text(heard)?,
+            rows::consumed_text(consumed)?,
             signed(*leads),
             signed(*anchor),
         ],
@@ -150,7 +146,7 @@ pub(crate) fn move_head(connection: &Connection, now: &Standing<'_>, seen: &Row)
     Ok(moved == 1)
 }
 
-/// Gives a thread to an owner, or releases it, if its row still has the seal that was seen; gives the row as it is then.
+/// Sets or clears the lease holder of a thread, if its row still has the seal that was read; returns the new row.
 pub(crate) fn set_lease(db: &Db, seen: &Row, owner: Option<OwnerId>, epoch: u64) -> Result<Option<Row>> {
     seen.check_writable(db)?;
     let row = Row { owner, epoch, ..seen.clone() }.sealed(db.seals());
@@ -161,25 +157,25 @@ pub(crate) fn set_lease(db: &Db, seen: &Row, owner: Option<OwnerId>, epoch: u64)
     Ok(is_set.then_some(row))
 }
 
-/// Says in a head how many events wait to lead the next changeset.
+/// Records in a head how many events wait to lead the next changeset.
 pub(crate) fn set_leads(db: &Db, seen: &Row, leads: u64) -> Result<Row> {
     seen.check_writable(db)?;
     let row = Row { leads, ..seen.clone() }.sealed(db.seals());
     let sql = "UPDATE heads SET leads = ?, mark = ? WHERE id = ? AND mark = ?";
     match rows::execute(db, sql, params![signed(leads), row.mark.bytes(), seen.id, seen.mark.bytes()])? {
         1 => Ok(row),
-        _ => Err(bad_row("a head changed while it was written")),
+        _ => Err(bad_row("a head changed during the transaction")),
     }
 }
 
-/// Whether a manifest differs in more than the time of its last changeset, which stands in its head.
+/// Whether a manifest differs in more than the time of its last changeset, which is stored in the head.
 pub(crate) fn changed(after: &Manifest, before: &Manifest) -> bool {
     let mut same_time = before.clone();
     same_time.updated_at = after.updated_at;
     *after != same_time
 }
 
-/// Adds what a changeset says beside the head; false if one of its messages was there already.
+/// Adds the content of a changeset besides the head; false if one of its messages exists already.
 pub(crate) fn add(connection: &Db, id: i64, added: &Added<'_>) -> Result<bool> {
     let mut all_new = true;
     for (message, digest) in added.messages {
@@ -212,9 +208,9 @@ mod tests {
     use crate::system::{SystemClock, SystemIds};
     use crate::{Access, LocalStore, Options};
 
-    /// A birth is prepared before it is written; in between somebody may have made the same thread and deleted it.
+    /// Between the preparation and the writing of a first changeset, another process may create the same thread and delete it.
     #[test]
-    fn what_was_deleted_meanwhile_is_not_put_in_again() {
+    fn a_thread_that_was_deleted_meanwhile_is_not_inserted_again() {
         let folder = tempfile::tempdir().unwrap();
         LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
         let signer = Signer::generate(&SystemIds);
@@ -234,7 +230,7 @@ mod tests {
         let row = store.core.read(|connection| rows::existing(connection, &thread)).unwrap();
         store.delete(&thread).unwrap();
         let (text, _) = stored(&row.manifest).unwrap();
-        let now = Standing { row: &row, manifest: Some(&text), manifest_shown: true, counts: None, redo: None };
+        let now = RowUpdate { row: &row, manifest: Some(&text), manifest_shown: true, counts: None, redo: None };
         let put = store.core.write(Durability::Lazy, |connection| insert_thread(connection, &now)).unwrap();
         assert_eq!(put, None);
     }

@@ -1,4 +1,4 @@
-//! Where everything of a store lies.
+//! The paths of a store.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ impl Layout {
         Self { root: project.join(".ai/agent/threads") }
     }
 
-    /// The store whose folder of all threads is this one, wherever it lies.
+    /// The store with this folder of all threads.
     pub fn at(root: PathBuf) -> Self {
         Self { root }
     }
@@ -29,7 +29,7 @@ impl Layout {
         &self.root
     }
 
-    /// Names the kind and format of the store.
+    /// The file that records the kind and format of the store.
     pub fn store_file(&self) -> PathBuf {
         self.root.join("store.json")
     }
@@ -39,12 +39,12 @@ impl Layout {
         self.root.join("registry.db")
     }
 
-    /// Where processes queue before they write.
+    /// Locked by a process while it writes.
     pub fn commit_lock(&self) -> PathBuf {
         self.root.join("commit.lock")
     }
 
-    /// Files that are locked by their processes while these live.
+    /// The folder of files that live processes keep locked.
     pub fn owners(&self) -> PathBuf {
         self.root.join("owners")
     }
@@ -54,12 +54,12 @@ impl Layout {
         self.owners().join(owner.as_str().replace('/', "~"))
     }
 
-    /// What remains of deleted threads.
+    /// The folder of the tombstones of deleted threads.
     pub fn tombstones(&self) -> PathBuf {
         self.root.join("tombstones")
     }
 
-    /// What remains of one deleted thread.
+    /// The tombstone of one deleted thread.
     pub fn tombstone(&self, thread: &ThreadId) -> PathBuf {
         self.tombstones().join(format!("{}.json", thread.folder()))
     }
@@ -79,7 +79,7 @@ impl Layout {
         self.thread(thread).join("thread.json")
     }
 
-    /// What a thread was offered to call.
+    /// The capabilities of a thread.
     pub fn capabilities(&self, thread: &ThreadId) -> PathBuf {
         self.thread(thread).join("capabilities.md")
     }
@@ -95,23 +95,23 @@ impl Layout {
     }
 }
 
-/// Whether a name in the folder of all threads belongs to the store and can't be a thread's.
+/// Whether a name in the folder of all threads belongs to the store, so that it can't be a thread's.
 pub fn is_reserved(name: &str) -> bool {
     let starts = ["store.json", "registry.db", "search.db", "commit.lock", "restore.left-out.json"];
     ["owners", "tombstones"].contains(&name) || starts.iter().any(|start| name.starts_with(start))
 }
 
-/// Whether anything stands at `path`, a link included. What can't be looked at is an error and not absent: another process would take its place.
+/// Whether anything exists at `path`, a link included. Failure to check is an error, not absence: the caller would overwrite it.
 pub(crate) fn is_there(path: &Path) -> Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
-        // Below a plain file there is nothing.
+        // Nothing can exist below a plain file.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
-        Err(source) => Err(Error::Io { what: "look at", path: path.to_owned(), source }),
+        Err(source) => Err(Error::Io { what: "check", path: path.to_owned(), source }),
     }
 }
 
-/// Everything in a folder, or an error: half a list is no list.
+/// All entries of a folder, or an error; never a partial list.
 pub(crate) fn listed(folder: &Path) -> Result<Vec<fs::DirEntry>> {
     let failed = |source| Error::Io { what: "read", path: folder.to_owned(), source };
     fs::read_dir(folder).map_err(failed)?.collect::<io::Result<_>>().map_err(failed)
@@ -123,17 +123,17 @@ pub fn check_folder(path: &Path) -> Result<bool> {
         Ok(found) if found.is_dir() => Ok(true),
         Ok(found) => Err(Error::Unusable {
             what: format!("`{}`", path.display()),
-            why: if found.is_symlink() { "it is a symbolic link where a folder must be" } else { "it is no folder" }
+            why: if found.is_symlink() { "it is a symbolic link where a folder must be" } else { "it is not a folder" }
                 .to_owned(),
-            hint: Some("move it away; Selvedge writes to no place outside its store".to_owned()),
+            hint: Some("move it away; Selvedge never writes outside its store".to_owned()),
         }),
-        // Below a plain file there is nothing.
+        // Nothing can exist below a plain file.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
-        Err(source) => Err(Error::Io { what: "look at", path: path.to_owned(), source }),
+        Err(source) => Err(Error::Io { what: "check", path: path.to_owned(), source }),
     }
 }
 
-/// A path as a shell takes it.
+/// A path, quoted for a shell.
 pub(crate) fn shell_word(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }

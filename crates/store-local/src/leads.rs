@@ -1,12 +1,12 @@
-//! What the next changeset of a thread leads with: what was found and mended before it, sealed until it is signed.
+//! The events that the next changeset of a thread leads with: what was found and repaired before it, sealed until it is signed.
 //!
-//! A row here is signed by the next honest commit, so a row that was not sealed with the key must not count. What holds:
+//! The next commit signs these rows, so a row that fails its seal must not be used. Invariants:
 //!
 //! - only `recovery` and `key_rotated` lead a changeset;
-//! - a row counts if its mark was made with the key for this event, in this log, at this head: one that was planted, altered, moved to
-//!   another thread or put back after its changeset was signed does not;
-//! - rows that don't count are left out of the log, named, and removed by the commit that would have recorded them;
-//! - a row that was removed is missed: the head says how many there are.
+//! - a row is valid if its mark was made with the key for this event, in this log, at this head: one that was planted, altered, moved to
+//!   another thread or inserted again after its changeset was signed is not;
+//! - invalid rows are left out of the log, reported, and removed by the commit that would have recorded them;
+//! - a removed row is noticed: the head has their number.
 
 use rusqlite::params;
 use selvedge_log::Head;
@@ -21,16 +21,16 @@ use crate::rows::{self, Row, bad_row};
 use crate::schema::database;
 use crate::sealed::Mark;
 
-/// What the next changeset leads with.
+/// The events that the next changeset leads with.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Leads {
-    /// The events that count, in order.
+    /// The valid events, in order.
     pub(crate) events: Vec<Event>,
-    /// The numbers of all rows, those that don't count included; the commit that leads with the events removes them.
+    /// The ids of all rows, invalid ones included; the commit that leads with the events removes them.
     pub(crate) rows: Vec<i64>,
-    /// How many rows don't count.
+    /// How many rows are invalid.
     pub(crate) unsealed: usize,
-    /// How many there should be and are not.
+    /// How many rows are missing.
     pub(crate) missing: usize,
 }
 
@@ -38,12 +38,12 @@ fn binding(head: &Head) -> Binding<'_> {
     Binding { log_id: head.log_id.as_str(), segment: head.segment, version: head.version, offset: head.bytes }
 }
 
-/// Tells this content from every other that is marked.
+/// The content that is marked, with a prefix that separates it from other marked content.
 fn content(event: &str) -> Vec<u8> {
     [b"lead\0", event.as_bytes()].concat()
 }
 
-/// Puts down what the next changeset of a thread must lead with; gives its row as it is then.
+/// Adds an event that the next changeset of a thread must lead with; returns the new row of the thread.
 pub(crate) fn put(db: &Db, row: &Row, event: &Event) -> Result<Row> {
     let event = serde_json::to_string(event).map_err(bad_row)?;
     let mark = db.seals().map_or(Mark::NONE, |seals| seals.mark(&binding(&row.head), &content(&event)).into());
@@ -52,21 +52,24 @@ pub(crate) fn put(db: &Db, row: &Row, event: &Event) -> Result<Row> {
     index::set_leads(db, row, row.leads + 1)
 }
 
-/// What the next changeset of a thread leads with. Without a key none counts.
+/// The events that the next changeset of a thread leads with. Without a key none is valid.
 pub(crate) fn read(db: &Db, row: &Row) -> Result<Leads> {
     let sql = "SELECT id, event, mark FROM leads WHERE thread = ? ORDER BY id";
     let mut statement = db.prepare_cached(sql).map_err(database)?;
     let mut found = statement.query([row.id]).map_err(database)?;
-    let (mut leads, head, expected) = (Leads::default(), &row.head, row.leads);
+    let mut leads = Leads::default();
+    let head = &row.head;
+    let expected = row.leads;
     while let Some(row) = found.next().map_err(database)? {
-        let (text, mark): (String, Vec<u8>) = (row.get(1).map_err(database)?, row.get(2).map_err(database)?);
+        let text: String = row.get(1).map_err(database)?;
+        let mark: Vec<u8> = row.get(2).map_err(database)?;
         leads.rows.push(row.get(0).map_err(database)?);
-        match db.seals().and_then(|seals| counted(seals, head, &text, mark)) {
+        match db.seals().and_then(|seals| valid_event(seals, head, &text, mark)) {
             Some(event) => leads.events.push(event),
             None => leads.unsealed += 1,
         }
     }
-    // One that was put in a second time is as genuine as the first.
+    // A row that was inserted a second time has a valid mark too.
     let expected = usize::try_from(expected).unwrap_or(usize::MAX);
     leads.missing = expected.saturating_sub(leads.events.len());
     leads.unsealed += leads.events.len().saturating_sub(expected);
@@ -74,7 +77,7 @@ pub(crate) fn read(db: &Db, row: &Row) -> Result<Leads> {
     Ok(leads)
 }
 
-/// Lets what waited behind the head of `from` lead the changeset behind that of `to`, to which a repair moved the thread.
+/// Moves the events that waited at the head `from` to the head `to`, to which a repair moved the thread.
 pub(crate) fn rebind(db: &Db, from: &Row, to: &Row) -> Result<Row> {
     let waiting = read(db, from)?;
     for row in &waiting.rows {
@@ -87,8 +90,8 @@ pub(crate) fn rebind(db: &Db, from: &Row, to: &Row) -> Result<Row> {
     Ok(row)
 }
 
-/// The event of a row, if it counts.
-fn counted(seals: &Seals, head: &Head, text: &str, mark: Vec<u8>) -> Option<Event> {
+/// The event of a row, if it is valid.
+fn valid_event(seals: &Seals, head: &Head, text: &str, mark: Vec<u8>) -> Option<Event> {
     let mark = Digest(mark.try_into().ok()?);
     if !seals.is_marked(&binding(head), &content(text), &mark) {
         return None;

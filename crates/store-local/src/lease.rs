@@ -1,30 +1,30 @@
-//! Leases between processes: a row names owner and epoch, and whether the owner lives is asked of the operating system.
+//! Leases between processes: a row has owner and epoch, and the operating system says whether the owner is alive.
 //!
-//! Lease rows are not synced: a power cut ends every owner, and the epochs that matter stand signed in the logs.
+//! Lease rows are not synced: a power failure ends every owner, and the epochs that matter are signed in the logs.
 
 use selvedge_model::{OwnerId, ThreadId, Timestamp};
-use selvedge_store::lease::{Answer, Backend};
+use selvedge_store::lease::{LeaseAnswer, LeaseBackend};
 use selvedge_store::{Acquire, Error, Lease, Result};
 
 use crate::core::{Core, Durability, io_error};
 use crate::db::Db;
-use crate::disk::{self, How};
+use crate::disk::{self, OpenMode};
 use crate::rows::{self, Row};
 use crate::sealed::unsealed;
 use crate::{inbox, index};
 
-/// How long a beat is on disk: a time, and spaces up to here, so that each is as long as the one before.
+/// The length of a heartbeat on disk: a time, padded with spaces, so that all have the same length.
 const BEAT_BYTES: usize = 40;
 
-/// Whether a holder must have heard what was sent before it may give a lease back.
+/// Whether pending requests keep a lease from being released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hear {
-    First,
-    Never,
+pub(crate) enum PendingRequests {
+    Refuse,
+    Ignore,
 }
 
-impl Backend for Core {
-    fn ask(&self, thread: &ThreadId, take_over: bool) -> Result<Answer> {
+impl LeaseBackend for Core {
+    fn try_acquire(&self, thread: &ThreadId, take_over: bool) -> Result<LeaseAnswer> {
         let held = |connection: &Db| {
             let row = rows::existing(connection, thread)?;
             match &row.owner {
@@ -32,9 +32,9 @@ impl Backend for Core {
                 _ => Ok(Ok(row)),
             }
         };
-        // Looking costs nothing; only what seems to be free is asked for in a transaction.
+        // Reading is cheap; the transaction is only begun if the lease seems free.
         if let Err(holder) = self.read(held)? {
-            return Ok(Answer::HeldBy(holder));
+            return Ok(LeaseAnswer::HeldBy(holder));
         }
         let taken = self.write(Durability::Lazy, |connection| {
             let row = match held(connection)? {
@@ -44,7 +44,7 @@ impl Backend for Core {
             let Some(now) = index::set_lease(connection, &row, Some(self.owner.clone()), row.epoch + 1)? else {
                 return Err(unsealed(connection, format!("thread `{thread}`")));
             };
-            // What another process left for the next changeset to lead with does not show in the row.
+            // Events that another process left for the next changeset do not show in the row.
             let is_led = rows::exists(connection, "SELECT 1 FROM leads WHERE thread = ?", [row.id])?;
             Ok(Ok((row, now, is_led)))
         })?;
@@ -52,7 +52,7 @@ impl Backend for Core {
             Ok(taken) => taken,
             Err(holder) => {
                 self.forget(thread);
-                return Ok(Answer::HeldBy(holder));
+                return Ok(LeaseAnswer::HeldBy(holder));
             }
         };
         let epoch = now.epoch;
@@ -61,8 +61,9 @@ impl Backend for Core {
         } else {
             self.remember_lease(thread, &row, &now);
         }
-        let (thread, owner) = (thread.clone(), self.owner.clone());
-        Ok(Answer::Granted(Lease { thread, owner, epoch, taken_from: row.owner }))
+        let thread = thread.clone();
+        let owner = self.owner.clone();
+        Ok(LeaseAnswer::Granted(Lease { thread, owner, epoch, taken_from: row.owner }))
     }
 
     fn holder(&self, thread: &ThreadId) -> Result<Option<(OwnerId, u64)>> {
@@ -73,59 +74,59 @@ impl Backend for Core {
 
 impl Core {
     pub(crate) fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
-        self.desk.acquire(thread, how, &self.owner, self)
+        self.lease_queue.acquire(thread, how, &self.owner, self)
     }
 
     pub(crate) fn renew(&self, lease: &Lease) -> Result<()> {
         let row = self.read(|connection| rows::existing(connection, &lease.thread))?;
-        match row.epoch == lease.epoch && row.owner.as_ref() == Some(&lease.owner) {
-            true => Ok(()),
-            false => Err(Error::StaleEpoch { thread: lease.thread.clone(), held: lease.epoch, current: row.epoch }),
+        if row.epoch != lease.epoch || row.owner.as_ref() != Some(&lease.owner) {
+            return Err(Error::StaleEpoch { thread: lease.thread.clone(), held: lease.epoch, current: row.epoch });
         }
+        Ok(())
     }
 
-    /// Writes a beat over the one before, into the owner's own file, in one write of always the same length and without a sync: a few a
-    /// second are nothing, and after a power cut the logs say how long runs went on until their last commit.
+    /// Overwrites the previous heartbeat in the owner's own file, in one write of constant length and without a sync: a few per second cost
+    /// nothing, and after a power failure the logs show how long runs continued, up to their last commit.
     pub(crate) fn beat(&self, at: Timestamp) -> Result<()> {
         let path = self.layout.owner(&self.owner);
         let text = format!("{:<width$}\n", at.to_string(), width = BEAT_BYTES - 1);
-        let file = self.disk.open(&path, How::Write).map_err(io_error("open", &path))?;
+        let file = self.disk.open(&path, OpenMode::Write).map_err(io_error("open", &path))?;
         file.write_at(text.as_bytes(), 0).map_err(io_error("write", &path))
     }
 
-    /// What can't be read is no beat: nothing is counted for it.
+    /// The last heartbeat of an owner; none if it can't be read.
     pub(crate) fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
         let bytes = disk::read(&*self.disk, &self.layout.owner(owner), BEAT_BYTES as u64);
         let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
         Ok(text.and_then(|text| text.trim_end().parse().ok()))
     }
 
-    pub(crate) fn release(&self, lease: &Lease, hear: Hear) -> Result<()> {
-        let handed_back = match self.hand_back(lease, hear) {
+    pub(crate) fn release(&self, lease: &Lease, pending: PendingRequests) -> Result<()> {
+        let cleared = match self.clear_lease(lease, pending) {
             Err(refused @ Error::RequestsPending { .. }) => return Err(refused),
-            // A failure that passes must not leave the thread held by somebody who believes to have given it back.
-            Err(_) => self.hand_back(lease, hear)?,
+            // After a temporary failure the thread must not stay leased to a holder that believes to have released it.
+            Err(_) => self.clear_lease(lease, pending)?,
             Ok(row) => row,
         };
-        match handed_back {
+        match cleared {
             Some((before, now)) => self.remember_lease(&lease.thread, &before, &now),
             None => self.forget(&lease.thread),
         }
         self.handles.close(&lease.thread);
-        self.desk.leave(lease);
+        self.lease_queue.end_turn(lease);
         Ok(())
     }
 
-    /// Gives the row as it was before and as it is then, if there was a lease to give back.
-    fn hand_back(&self, lease: &Lease, hear: Hear) -> Result<Option<(Row, Row)>> {
+    /// Releases a lease; returns the row before and after, if the lease was still held.
+    fn clear_lease(&self, lease: &Lease, pending: PendingRequests) -> Result<Option<(Row, Row)>> {
         self.write(Durability::Lazy, |connection| {
-            // A thread that was deleted or taken over has nothing to give back.
+            // The thread was deleted or its lease taken over: nothing to release.
             let Some(row) = rows::find(connection, &lease.thread)? else { return Ok(None) };
             if row.epoch != lease.epoch || row.owner.as_ref() != Some(&lease.owner) {
                 return Ok(None);
             }
             let count = inbox::holding(connection, &row)?;
-            if count > 0 && hear == Hear::First {
+            if count > 0 && pending == PendingRequests::Refuse {
                 return Err(Error::RequestsPending { thread: lease.thread.clone(), count });
             }
             Ok(index::set_lease(connection, &row, None, row.epoch)?.map(|now| (row, now)))

@@ -1,8 +1,8 @@
-//! Accounts from the records of postings that stand in logs.
+//! Accounts, computed from the records of postings in logs.
 //!
-//! Records of one account, in the order of its versions, are posted again by the rules that first posted them. Where a
-//! record is missing, because its log was deleted or lost, the next one still says, signed, what could be reserved after it:
-//! what is not known of the account is put down as spent, so that no ceiling rises.
+//! The records of one account, in the order of its versions, are posted again by the rules that first posted them. If a record is missing,
+//! because its log was deleted or lost, the next one still has, signed, the amount that remained after it: the unknown difference is
+//! counted as spent, so that no ceiling rises.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,35 +11,35 @@ use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, Record
 use selvedge_model::{Money, ThreadId};
 use selvedge_store::{Error, Result};
 
-use crate::anchor::Part;
+use crate::anchor::Bucket;
 use crate::core::{Core, lock};
 use crate::db::Db;
 use crate::rows;
 use crate::schema::{REBUILD, database};
 
 impl Core {
-    /// An account as a commit may rely on it. One that was set back to an older row, whose seal is genuine, is told by the heads of its
-    /// family, which remember the newest version that their logs posted to, by what this process has seen, and by the anchor.
+    /// An account as a commit may rely on it. An account that was replaced by an older row, whose seal is valid, is detected by the heads
+    /// of its family, which record the newest version that their logs posted to, by what this process has read before, and by the anchor.
     pub(crate) fn known_account(&self, id: &AccountId) -> Result<Option<Account>> {
         let seen = lock(&self.accounts).get(id).copied();
         let (account, least, anchored) = self.read(|db| {
             let account = rows::accounts(db, "thread_id = ?", id.as_str())?.pop();
-            let anchored = self.check_anchor(db, Part::of_account(id));
+            let anchored = self.check_anchor(db, Bucket::of_account(id));
             Ok((account, seen.map_or_else(|| posted(db, id), Ok)?, anchored))
         })?;
         let least = match seen {
             Some(_) => least,
-            None => least.max(self.posted_by_the_deleted(id)?),
+            None => least.max(self.posted_by_deleted_threads(id)?),
         };
         let version = account.as_ref().map_or(0, |account| account.version);
         if version < least {
             return Err(Error::Integrity {
-                what: format!("what `registry.db` has of the account of `{id}`"),
+                what: format!("the account of `{id}` in `registry.db`"),
                 why: format!("it is older than the logs: version {version}, and a log posted to version {least}"),
                 hint: Some(REBUILD.to_owned()),
             });
         }
-        // The logs say more of what is wrong, so they are asked first.
+        // The comparison with the logs gives the more exact error, so it comes first.
         anchored?;
         if account.is_some() {
             let mut known = lock(&self.accounts);
@@ -51,8 +51,8 @@ impl Core {
 }
 
 impl Core {
-    /// The newest version of an account that a log posted to which was deleted since, as its signed tombstone says.
-    fn posted_by_the_deleted(&self, id: &AccountId) -> Result<u64> {
+    /// The newest version of an account that a deleted thread posted to, from its signed tombstone.
+    fn posted_by_deleted_threads(&self, id: &AccountId) -> Result<u64> {
         let named = self.read(|db| {
             let sql = "SELECT thread_id FROM tombstones WHERE instr(document, ?) > 0";
             let mut statement = db.prepare_cached(sql).map_err(database)?;
@@ -62,7 +62,7 @@ impl Core {
         let mut newest = 0;
         for thread in named {
             let thread = ThreadId::new(thread).map_err(rows::bad_row)?;
-            // One that is not what was signed is named where it is asked for.
+            // A tombstone that fails verification is reported where it is read.
             let postings = self.tombstone(&thread).ok().flatten().and_then(|tombstone| tombstone.postings);
             let here = postings.unwrap_or_default().into_iter().filter(|posted| posted.account == *id);
             newest = here.map(|posted| posted.to).fold(newest, u64::max);
@@ -71,23 +71,23 @@ impl Core {
     }
 }
 
-/// The newest version of an account that a log of its family posted to: its own chain, and the children that settle on it.
+/// The newest version of an account that a log of its family posted to: its own chain, and the children that settle against it.
 fn posted(db: &Db, id: &AccountId) -> Result<u64> {
     let family = "t.chain_root_id = ?1 OR t.parent_id IN (SELECT thread_id FROM threads WHERE chain_root_id = ?1)";
     let rows = rows::select(db, family, [id.as_str()])?;
     Ok(rows.iter().filter_map(|row| row.posted.get(id)).copied().max().unwrap_or(0))
 }
 
-/// Whether a record followed from what was known.
+/// Whether a record follows from the known state of its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It did, or was known already.
+    /// It does, or was known already.
     Exact,
-    /// Something between was missing.
+    /// A record before it is missing.
     Gap,
 }
 
-/// Takes in the record of one posting.
+/// Applies the record of one posting.
 pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result<Fit> {
     let known = rows::accounts(connection, "thread_id = ?", record.account.as_str())?.pop();
     let before = known.as_ref().map(|account| account.version);
@@ -112,8 +112,8 @@ pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result
     Ok(fit)
 }
 
-/// Takes in that postings of an account are lost with the end of a log; true if nothing tells of what came of them. Then all that could still be
-/// spent is put down as spent: no ceiling rises because a log was cut.
+/// Records that postings of an account are lost with the end of a log; true if no other record shows their effect. Then everything that
+/// could still be spent is counted as spent: no ceiling rises because a log was cut.
 pub(crate) fn give_up(connection: &Db, lost: &Buried) -> Result<bool> {
     let known = rows::accounts(connection, "thread_id = ?", lost.account.as_str())?.pop();
     let Some(mut account) = known.filter(|account| account.version < lost.to) else { return Ok(false) };
@@ -126,12 +126,12 @@ pub(crate) fn give_up(connection: &Db, lost: &Buried) -> Result<bool> {
     Ok(true)
 }
 
-/// The children that records of an account name: money was set aside for them, and not given back unused.
+/// The children named in records of an account: an amount was reserved for them, and not released unused.
 #[derive(Default)]
 pub(crate) struct Children(BTreeSet<AccountId>);
 
 impl Children {
-    /// Takes in one record, in the order of the account's versions.
+    /// Adds one record, in the order of the account's versions.
     pub(crate) fn note(&mut self, event_type: &str, record: &Record) {
         let Some(child) = &record.child else { return };
         if event_type == "released" {
@@ -142,45 +142,46 @@ impl Children {
     }
 }
 
-/// Whether every log that may have postings of an account is here or was deleted: its own chain, its parent's and those of its children.
-fn are_here(connection: &Db, account: &Account, children: &Children) -> Result<bool> {
+/// Whether every log that may have postings of an account is in the store or was deleted: its own chain, its parent's and its children's.
+fn has_all_logs(connection: &Db, account: &Account, children: &Children) -> Result<bool> {
     for chain in [&account.id].into_iter().chain(&account.parent).chain(&children.0) {
-        if !is_chain_here(connection, chain)? {
+        if !has_chain(connection, chain)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// Whether the threads of a chain, from its root on, are here or were deleted.
-fn is_chain_here(connection: &Db, root: &AccountId) -> Result<bool> {
+/// Whether the threads of a chain, from its root on, are in the store or were deleted.
+fn has_chain(connection: &Db, root: &AccountId) -> Result<bool> {
     let is_known = "SELECT 1 FROM threads WHERE thread_id = ?1 UNION ALL SELECT 1 FROM tombstones WHERE thread_id = ?1";
     if !rows::exists(connection, is_known, [root.as_str()])? {
         return Ok(false);
     }
-    let goes_on_elsewhere = "SELECT 1 FROM threads AS t WHERE t.chain_root_id = ? AND t.continuation_thread_id IS NOT NULL \
+    let continues_elsewhere = "SELECT 1 FROM threads AS t WHERE t.chain_root_id = ? AND t.continuation_thread_id IS NOT NULL \
                              AND t.continuation_thread_id NOT IN (SELECT thread_id FROM threads) \
                              AND t.continuation_thread_id NOT IN (SELECT thread_id FROM tombstones)";
-    Ok(!rows::exists(connection, goes_on_elsewhere, [root.as_str()])?)
+    Ok(!rows::exists(connection, continues_elsewhere, [root.as_str()])?)
 }
 
-/// Says in an account whether it is incomplete: postings are missing, or a log that may have some is not here. Gives which it is.
+/// Records in an account whether it is incomplete: postings are missing, or a log that may have some is not in the store. Returns which it
+/// is.
 pub(crate) fn note_incomplete(connection: &Db, id: &AccountId, children: &Children) -> Result<bool> {
     let Some(account) = rows::accounts(connection, "thread_id = ?", id.as_str())?.pop() else { return Ok(false) };
-    let incomplete = account.incomplete || !are_here(connection, &account, children)?;
+    let incomplete = account.incomplete || !has_all_logs(connection, &account, children)?;
     if incomplete != account.incomplete {
         rows::put_account(connection, Some(account.version), &Account { incomplete, ..account })?;
     }
     Ok(incomplete)
 }
 
-/// Works an account out again from all records of it that there are; false if it is incomplete. What is known of it already stays if that
-/// is more.
+/// Computes an account again from all its records; false if it is incomplete. The known state stays if it is newer.
 pub(crate) fn settle(connection: &Db, id: &AccountId, records: &BTreeMap<u64, (&'static str, Record)>) -> Result<bool> {
     let known = rows::accounts(connection, "thread_id = ?", id.as_str())?.pop();
     let before = rows::reservations(connection, id)?;
     rows::remove_account(connection, id)?;
-    let (mut is_whole, mut children) = (true, Children::default());
+    let mut is_whole = true;
+    let mut children = Children::default();
     for (event_type, record) in records.values() {
         is_whole &= take(connection, event_type, record)? == Fit::Exact;
         children.note(event_type, record);
@@ -192,7 +193,7 @@ pub(crate) fn settle(connection: &Db, id: &AccountId, records: &BTreeMap<u64, (&
     Ok(!note_incomplete(connection, id, &children)?)
 }
 
-/// The account after a posting that does not follow from what is known of it.
+/// The account after a posting that does not follow from its known state.
 fn unposted(known: Option<Account>, posting: &Posting, record: &Record) -> Account {
     let mut account = known.unwrap_or_else(|| Account {
         id: record.account.clone(),
@@ -220,20 +221,20 @@ fn unposted(known: Option<Account>, posting: &Posting, record: &Record) -> Accou
     account
 }
 
-/// The account at the version of a record, with as much left as the record says.
+/// The account at the version of a record, with the remaining amount that the record has.
 fn agreeing(mut account: Account, record: &Record) -> Account {
     account.version = record.account_version;
     let Some(remaining) = record.remaining else { return account };
     let held = [account.settled_children, account.reserved].into_iter().try_fold(account.settled, Money::checked_add);
     let (Some(held), Some(max)) = (held, account.max) else {
-        // The record of its opening is missing: what is left and what is known to be gone make its maximum.
+        // The record of its opening is missing: the remaining amount and the known spending make its maximum.
         account.max = held.and_then(|held| held.checked_add(remaining));
         return account;
     };
-    let gone = max.saturating_sub(remaining);
-    match gone.checked_sub(held) {
+    let used = max.saturating_sub(remaining);
+    match used.checked_sub(held) {
         Some(unknown) => account.settled = account.settled.checked_add(unknown).unwrap_or(account.settled),
-        None => account.settled = account.settled.saturating_sub(held.saturating_sub(gone)),
+        None => account.settled = account.settled.saturating_sub(held.saturating_sub(used)),
     }
     account
 }

@@ -2,19 +2,21 @@
 //!
 //! In reading order:
 //!
-//! - [`layout`]: where everything lies. [`disk`]: the one door to files. [`system`]: the machine's clock and chance.
-//! - `open`: making, opening and closing a store. `core`: what its parts share.
-//! - `schema`, `rows`: the database. `sealed`: why each column of it may be believed.
-//! - `commit`: how a batch becomes durable and visible, with `view` before it, `selvedge_store::group` around it, `drain` and `sync` behind it.
-//! - `redo`: what is committed and perhaps not yet durable in its transcript. `overlay`: a transcript with it laid over. `settle`: a transcript that is not as long as it should be.
-//! - `watch`: waiting for what is committed, here or by another process.
+//! - [`layout`]: the paths of a store. [`disk`]: the only access to files. [`system`]: the machine's clock and random source.
+//! - `open`: creating, opening and closing a store. `core`: what its modules share.
+//! - `schema`, `rows`: the database. `sealed`: which key or signature protects each column.
+//! - `commit`: how a batch becomes durable and visible, with `view` before it, `selvedge_store::group` around it, `drain` and `sync` after
+//!   it.
+//! - `redo`: committed bytes that may not be durable in their transcript yet. `overlay`: a transcript with its redo applied.
+//!   `transcript_repair`: repairs a transcript that does not have the expected length.
+//! - `watch`: waiting for commits of this process or another one.
 //! - `inbox`: requests to threads.
-//! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`, `capabilities`: the rest of what a store does.
-//! - `verify`: judging a log without writing, with `folded`: what it says against its rows. `strays`: logs that the database does not know.
-//! - `leads`: what the next changeset of a thread leads with.
-//! - `index`: the rows of a thread, written in one place. `replay`, `ledger`: a log read into them. `reindex`: all logs.
-//! - `heads`: where every log ends, for a list that is kept elsewhere.
-//! - [`doctor`], `backup`, `restore` (with `copied` for both), `erase`: looking at everything, copies, and what must be forgotten.
+//! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`, `capabilities`: the other operations of a store.
+//! - `verify`: verifies a log without writing; `folded` compares it with its rows. `strays`: logs without rows in the database.
+//! - `leads`: the events that the next changeset of a thread leads with.
+//! - `index`: writes the rows of a thread. `replay`, `ledger`: a log read into them. `reindex`: all logs.
+//! - `heads`: the head of every log, for a list that is kept elsewhere.
+//! - [`doctor`], `backup`, `restore` (with `copy_check` for both), `erase`: checking everything, copies, and erasing content.
 
 pub mod disk;
 pub mod doctor;
@@ -26,10 +28,11 @@ mod anchor;
 mod backup;
 mod blobs;
 mod bundle;
+mod cache;
 mod capabilities;
 mod commit;
 mod contracts;
-mod copied;
+mod copy_check;
 mod core;
 mod db;
 mod delete;
@@ -46,11 +49,10 @@ mod leads;
 mod lease;
 mod ledger;
 mod manifest;
-mod memory;
 mod open;
 mod overlay;
 #[cfg(test)]
-mod plans;
+mod query_plans;
 mod recent;
 mod redo;
 mod registry;
@@ -62,19 +64,19 @@ mod rows;
 mod saved_state;
 mod schema;
 mod sealed;
-mod settle;
 mod snapshots;
 mod strays;
 mod sync;
 #[cfg(test)]
 mod testing;
+mod transcript_repair;
 mod verify;
 mod view;
 mod wal;
 mod watch;
 
 pub use backup::{BackedUp, Backup};
-pub use copied::Bad;
+pub use copy_check::Bad;
 pub use erase::Erasure;
 pub use open::{Access, LocalStore, Opened, Options};
 pub use reindex::{LeftOut, Rebuild, Reindexed};

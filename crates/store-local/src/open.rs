@@ -1,4 +1,7 @@
-//! Making and opening a store, and closing it.
+//! Creating, opening and closing a store.
+
+#[cfg(test)]
+mod owner_tests;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,39 +12,39 @@ use std::thread::JoinHandle;
 use selvedge_log::{Signer, Trust};
 use selvedge_model::{Clock, Ids, OwnerId, ThreadId};
 use selvedge_store::group::Group;
-use selvedge_store::lease::Desk;
+use selvedge_store::lease::LeaseQueue;
 use selvedge_store::queue::Queues;
 use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::anchor::Known;
-use crate::core::{Core, Durability, Gate, Pending, Phase, Readers, Signing, io_error, lock};
-use crate::disk::{self, Disk, DiskFile, How};
+use crate::anchor::AnchorCache;
+use crate::core::{Core, DbWriter, Durability, Pending, Phase, Readers, Signing, io_error, lock};
+use crate::disk::{self, Disk, DiskFile, OpenMode};
 use crate::handles::Handles;
 use crate::layout::{Layout, check_folder, is_there, listed, shell_word};
 use crate::schema::{self, unusable};
 use crate::system::SystemIds;
 use crate::{index, rows, sync};
 
-/// What `store.json` says.
+/// The content of `store.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kind {
     kind: String,
     pub(crate) format: i64,
-    /// Chance: rows that were sealed for one store count in no other.
+    /// A random id: rows that were sealed for one store are invalid in any other.
     #[serde(default)]
     pub(crate) id: String,
 }
 
 const KIND: &str = "selvedge-local";
 
-/// Those besides the owner who may write.
+/// The mode bits that let group and others write.
 const OTHER_WRITE: u32 = 0o022;
 
-/// Those besides owner and group who may write.
+/// The mode bit that lets others write.
 const ANYONE_WRITE: u32 = 0o002;
 
-/// Whether a store is opened to write.
+/// Whether a store is opened for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Drains what a crash left, and may commit.
@@ -50,34 +53,35 @@ pub enum Access {
     ReadOnly,
 }
 
-/// How a store is opened.
+/// The options for opening a store.
 pub struct Options {
     /// The folder that holds `.ai`.
     pub project: PathBuf,
-    /// Whether it is opened to write.
+    /// Whether it is opened for writing.
     pub access: Access,
-    /// Who signs; without one, commits are refused.
+    /// The signer; without one, commits are refused.
     pub signer: Option<Signer>,
-    /// Whose signatures count.
+    /// The trusted keys.
     pub trust: Trust,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Chance.
+    /// The source of random ids.
     pub ids: Arc<dyn Ids>,
     /// The disk.
     pub disk: Arc<dyn Disk>,
 }
 
-/// What opening a store found.
+/// What was found when a store was opened.
 #[derive(Clone, Debug, Default)]
 pub struct Opened {
-    /// Bytes that were committed and missing in a transcript because a process died; those that a live process is about to write don't count.
+    /// Committed bytes that were missing in a transcript because a process died; bytes that a live process is about to write are not
+    /// counted.
     pub drained_bytes: u64,
-    /// Threads they belong to.
+    /// The number of threads they belong to.
     pub drained_threads: u64,
-    /// Leases whose owners are dead.
+    /// The number of leases whose holders are dead.
     pub dead_leases: u64,
-    /// What else somebody should know.
+    /// Other notices for the user.
     pub notices: Vec<String>,
 }
 
@@ -88,25 +92,25 @@ pub struct LocalStore {
     /// Locked as long as this is open.
     _owner_file: Option<Box<dyn DiskFile>>,
     worker: Option<JoinHandle<()>>,
-    /// Whether it is closed in order when it is dropped; otherwise it is left as a crash would leave it.
+    /// Whether it is closed cleanly when it is dropped; otherwise it is left as a crash would leave it.
     closes_itself: bool,
 }
 
 impl LocalStore {
-    /// Makes the store of a project; false if it was there already.
+    /// Creates the store of a project; false if it exists already.
     ///
-    /// A crash leaves either no `store.json`, and calling this again completes it, or a whole store.
+    /// A crash leaves either no `store.json`, and calling this again completes it, or a complete store.
     pub fn init(project: &Path, disk: Arc<dyn Disk>) -> Result<bool> {
         let layout = Layout::of(project);
         check_ancestors(project, &layout)?;
         if is_there(&layout.store_file())? {
             check_kind(&layout, &*disk)?;
-            // The kind is written last: where it stands there was a database.
+            // `store.json` is written last: where it exists there was a database.
             if !is_there(&layout.database())? {
                 return Err(Error::Integrity {
                     what: format!("`{}`", layout.database().display()),
-                    why: "the store is there, and its database is missing".to_owned(),
-                    hint: Some("`selvedge reindex` builds it anew from the logs".to_owned()),
+                    why: "the store exists, and its database is missing".to_owned(),
+                    hint: Some("`selvedge reindex` rebuilds it from the logs".to_owned()),
                 });
             }
             return Ok(false);
@@ -115,9 +119,9 @@ impl LocalStore {
             disk.make_folder(&folder).map_err(io_error("create", &folder))?;
         }
         refuse_network(layout.root())?;
-        // From here on alone: of several who make the same store at once, one makes it and the others find it.
+        // Under the lock from here on: of several processes that create the same store at once, one creates it and the others find it.
         let path = layout.commit_lock();
-        let queue = disk.open(&path, How::Make).map_err(io_error("create", &path))?;
+        let queue = disk.open(&path, OpenMode::Create).map_err(io_error("create", &path))?;
         queue.lock().map_err(io_error("lock", &path))?;
         if is_there(&layout.store_file())? {
             return Ok(false);
@@ -140,13 +144,13 @@ impl LocalStore {
         if !is_there(&layout.database())? {
             return Err(Error::Integrity {
                 what: format!("`{}` is missing", layout.database().display()),
-                why: "the threads are there, their database is not".to_owned(),
+                why: "the threads exist, their database does not".to_owned(),
                 hint: Some(schema::REBUILD.to_owned()),
             });
         }
         let owner = OwnerId::of_process(std::process::id(), &ids.hex32()).map_err(rows::bad_row)?;
         if access == Access::ReadWrite {
-            make_places(&layout, &*disk)?;
+            make_folders(&layout, &*disk)?;
             if signer.is_some() && schema::is_unsealed(&schema::open(&layout.database(), schema::Use::Read)?)? {
                 return Err(Error::Integrity {
                     what: "`registry.db`".to_owned(),
@@ -157,12 +161,12 @@ impl LocalStore {
         }
         let signing = signer.map(|signer| Signing::new(signer, &id));
         let mut sealer = signing.as_ref().map(|signing| signing.rows.clone());
-        // What was written without a key can only be looked at; a writer has sealed it by now.
+        // Rows that were written without a key are only read; a writer would have sealed them above.
         if access == Access::ReadOnly && schema::is_unsealed(&schema::open(&layout.database(), schema::Use::Read)?)? {
             sealer = None;
         }
-        let (gate, owner_file) = match access {
-            Access::ReadWrite => Some(Gate::enter(&layout, &*disk, &owner, sealer.clone())?),
+        let (writer, owner_file) = match access {
+            Access::ReadWrite => Some(DbWriter::open(&layout, &*disk, &owner, sealer.clone())?),
             Access::ReadOnly => None,
         }
         .unzip();
@@ -174,12 +178,12 @@ impl LocalStore {
             signing,
             trust,
             owner,
-            gate: gate.map(Mutex::new),
+            writer: writer.map(Mutex::new),
             readers: Readers::new(sealer),
-            turns: Arc::new(Queues::default()),
-            desk: Desk::default(),
+            queues: Arc::new(Queues::default()),
+            lease_queue: LeaseQueue::default(),
             group: Group::default(),
-            memory: Mutex::default(),
+            cache: Mutex::default(),
             handles: Handles::default(),
             pending: Mutex::new(Pending::default()),
             pending_changed: Condvar::new(),
@@ -187,8 +191,8 @@ impl LocalStore {
             opened: Mutex::default(),
             watch: crate::watch::Watch::default(),
             accounts: Mutex::default(),
-            anchor: Known::default(),
-            amiss: Mutex::default(),
+            anchor: AnchorCache::default(),
+            problems: Mutex::default(),
         };
         let mut store = Self {
             core: Arc::new(core),
@@ -198,23 +202,23 @@ impl LocalStore {
             closes_itself: false,
         };
         match access {
-            Access::ReadWrite => store.settle()?,
+            Access::ReadWrite => store.recover()?,
             Access::ReadOnly => store.core.read(|_| Ok(()))?,
         }
         Ok(store)
     }
 
-    /// What opening found.
+    /// What was found when the store was opened.
     pub fn opened(&self) -> &Opened {
         &self.opened
     }
 
-    /// Whose signatures count.
+    /// The trusted keys.
     pub fn trust(&self) -> &Trust {
         &self.core.trust
     }
 
-    /// Who this handle is among the holders of leases.
+    /// The owner id of this handle in leases.
     pub fn owner(&self) -> &OwnerId {
         &self.core.owner
     }
@@ -224,27 +228,27 @@ impl LocalStore {
         self.core.layout.thread(thread)
     }
 
-    /// The same store, which closes itself in order if it is dropped unclosed, say because something was refused.
+    /// The same store, closed cleanly if it is dropped without [`LocalStore::close`], for example after an error.
     #[must_use]
     pub fn closing_itself(mut self) -> Self {
         self.closes_itself = true;
         self
     }
 
-    /// Makes every transcript durable by itself, gives leases back, moves the database's write-ahead log into it and closes the store.
+    /// Makes every transcript durable, releases leases, moves the database's write-ahead log into the database and closes the store.
     pub fn close(mut self) -> Result<()> {
         self.finish()
     }
 
-    /// The same for a program that ends now and will be started again: a short write-ahead log stays for the next one, which saves four
-    /// syncs. Nothing that was committed depends on it being moved.
+    /// The same for a program that ends now and will be started again: a short write-ahead log is left to the next process, which saves
+    /// four syncs. No commit depends on it being moved.
     pub fn close_briefly(mut self) -> Result<()> {
         self.end_briefly()
     }
 
     pub(crate) fn end_briefly(&mut self) -> Result<()> {
-        if let Some(gate) = &self.core.gate {
-            lock(gate).keep_short_log()?;
+        if let Some(writer) = &self.core.writer {
+            lock(writer).keep_short_log()?;
         }
         self.finish()
     }
@@ -252,11 +256,11 @@ impl LocalStore {
     fn finish(&mut self) -> Result<()> {
         self.closes_itself = false;
         self.end_worker(Phase::Closing);
-        if self.core.gate.is_none() {
+        if self.core.writer.is_none() {
             return Ok(());
         }
         let mut synced = self.core.sync_pending();
-        // What the dead left undrained was drained by the first pass, and is synced by a second.
+        // Redo of dead processes was drained by the first pass, and is synced by a second.
         if synced.is_ok() && !lock(&self.core.pending).threads.is_empty() {
             synced = self.core.sync_pending();
         }
@@ -267,15 +271,15 @@ impl LocalStore {
         synced
     }
 
-    /// What a store does first: mends what the dead left.
-    fn settle(&mut self) -> Result<()> {
+    /// Finishes the work that dead processes left, when the store is opened.
+    fn recover(&mut self) -> Result<()> {
         let core = self.core.clone();
-        let drained = core.drain_all(&mut lock(core.gate()?), &mut self.opened.notices)?;
+        let drained = core.drain_all(&mut lock(core.writer()?), &mut self.opened.notices)?;
         if drained.is_crash {
             self.opened.drained_bytes = drained.bytes;
             self.opened.drained_threads = drained.threads;
         }
-        // What can't be tidied up now stops nobody from writing; it is said, and tried again next time.
+        // A failure here does not prevent writing; it is reported, and retried next time.
         let tidied = [
             ("deletions can't be finished", core.finish_deletions()),
             ("erasures can't be finished", core.finish_erasures()),
@@ -283,7 +287,7 @@ impl LocalStore {
                 "manifests can't be written",
                 core.signing.as_ref().map_or(Ok(0), |_| core.show_stale_manifests()).map(|_| ()),
             ),
-            ("files of dead owners can't be removed", core.tidy_owners()),
+            ("files of dead owners can't be removed", core.remove_dead_owners()),
         ];
         for (what, result) in tidied {
             self.opened.notices.extend(result.err().map(|error| format!("{what}: {error}")));
@@ -297,7 +301,7 @@ impl LocalStore {
         lock(&self.core.pending).phase = phase;
         self.core.pending_changed.notify_all();
         if let Some(worker) = self.worker.take() {
-            // A worker that panicked has nothing to say that the redo does not know.
+            // If the worker panicked, the redo still has everything.
             _ = worker.join();
         }
     }
@@ -306,7 +310,7 @@ impl LocalStore {
 impl Drop for LocalStore {
     fn drop(&mut self) {
         if self.closes_itself {
-            // What can't be done now is done by whoever opens the store next.
+            // What fails now is finished by the next process that opens the store.
             _ = self.finish();
         }
         self.end_worker(Phase::Abandoned);
@@ -317,7 +321,7 @@ impl Core {
     fn release_all(&self) -> Result<()> {
         self.write(Durability::Lazy, |db| {
             for row in rows::select_any(db, "h.owner = ?", [self.owner.as_str()])? {
-                // One that was changed stays as it is, for those who look into it.
+                // A row that fails its seal is left unchanged, as evidence.
                 if db.seals().is_some_and(|seals| row.is_sealed(seals)) {
                     index::set_lease(db, &row, None, row.epoch)?;
                 }
@@ -326,30 +330,47 @@ impl Core {
         })
     }
 
-    /// Removes the files of dead owners that hold nothing.
-    fn tidy_owners(&self) -> Result<()> {
-        let folder = self.layout.owners();
-        let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
-        for entry in entries.flatten() {
-            let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
-            let holds = self.read(|connection| {
-                let mut statement = connection
-                    .prepare_cached("SELECT 1 FROM heads WHERE owner = ? LIMIT 1")
-                    .map_err(schema::database)?;
-                statement.exists([owner.as_str()]).map_err(schema::database)
-            })?;
-            // What is no plain file was not put there by an owner.
-            if !holds && !self.is_alive(&owner).unwrap_or(true) {
-                // Another opener may have been faster; what stays is looked at again next time.
-                _ = self.disk.remove(&self.layout.owner(&owner));
+    /// Removes the files of dead owners that hold no lease.
+    ///
+    /// Under the commit lock, as an owner creates and locks its file: a file that was created and is not locked yet would be taken for
+    /// that of a dead owner, and its owner would count as dead from then on.
+    fn remove_dead_owners(&self) -> Result<()> {
+        let Ok(entries) = fs::read_dir(self.layout.owners()) else { return Ok(()) };
+        let owners = entries.flatten().filter_map(|entry| OwnerId::new(entry.file_name().to_string_lossy()).ok());
+        let mut removable = Vec::new();
+        for owner in owners {
+            if self.is_removable(&owner)? {
+                removable.push(owner);
             }
         }
-        Ok(())
+        if removable.is_empty() {
+            return Ok(());
+        }
+        lock(self.writer()?).exclusive(&self.layout, |_| {
+            for owner in removable {
+                if self.is_removable(&owner)? {
+                    // Another opener may have been faster; a file that stays is checked again by the next one.
+                    _ = self.disk.remove(&self.layout.owner(&owner));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether an owner is dead and holds no lease.
+    fn is_removable(&self, owner: &OwnerId) -> Result<bool> {
+        let holds = self.read(|connection| {
+            let mut statement =
+                connection.prepare_cached("SELECT 1 FROM heads WHERE owner = ? LIMIT 1").map_err(schema::database)?;
+            statement.exists([owner.as_str()]).map_err(schema::database)
+        })?;
+        // Anything but a plain file was not created by an owner.
+        Ok(!holds && !self.is_alive(owner).unwrap_or(true))
     }
 }
 
-/// Makes the folders that nothing is lost with, if they are not there: version control does not keep empty ones.
-pub(crate) fn make_places(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+/// Creates the folders that may be missing without loss: version control does not keep empty ones.
+pub(crate) fn make_folders(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     for folder in [layout.owners(), layout.tombstones()] {
         if !check_folder(&folder)? {
             disk.make_folder(&folder).map_err(io_error("create", &folder))?;
@@ -358,7 +379,7 @@ pub(crate) fn make_places(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     Ok(())
 }
 
-/// Makes the database of a new store; one that an earlier attempt finished is kept, and anything else is not touched.
+/// Creates the database of a new store; a complete one from an earlier attempt is kept, and anything else is left unchanged.
 fn make_database(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let database = layout.database();
     match fs::symlink_metadata(&database) {
@@ -367,9 +388,9 @@ fn make_database(layout: &Layout, disk: &dyn Disk) -> Result<()> {
         }
         Ok(_) => {}
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(io_error("look at", &database)(error));
+            return Err(io_error("check", &database)(error));
         }
-        Err(_) => drop(disk.open(&database, How::MakeNew).map_err(io_error("create", &database))?),
+        Err(_) => drop(disk.open(&database, OpenMode::CreateNew).map_err(io_error("create", &database))?),
     }
     schema::create(&database)
 }
@@ -384,13 +405,13 @@ pub(crate) fn check_ancestors(project: &Path, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// What `store.json` says in a store of this format.
+/// The text of `store.json` in a store of this format.
 pub(crate) fn kind_text(format: i64, id: &str) -> Result<String> {
     let kind = Kind { kind: KIND.to_owned(), format, id: id.to_owned() };
     Ok(serde_json::to_string(&kind).map_err(rows::bad_row)? + "\n")
 }
 
-/// Names the kind of a store and the format that this program writes.
+/// Writes `store.json` with the format that this program writes.
 pub(crate) fn write_kind(layout: &Layout, disk: &dyn Disk, id: &str) -> Result<()> {
     let text = kind_text(schema::FORMAT, id)?;
     let path = layout.store_file();
@@ -411,40 +432,38 @@ pub(crate) fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<Kind> {
     let what = format!("`{}`", path.display());
     let kind: Kind = serde_json::from_slice(&bytes).map_err(|error| Error::Integrity {
         what: what.clone(),
-        why: format!("it does not say what kind of store this is: {error}"),
-        hint: Some("`selvedge reindex` writes it anew; the logs are not touched".to_owned()),
+        why: format!("it does not name the kind of the store: {error}"),
+        hint: Some("`selvedge reindex` writes it again; the logs are not changed".to_owned()),
     })?;
     match kind {
         Kind { kind, .. } if kind != KIND => {
-            Err(unusable(&what, format!("it names a store of kind `{kind}`, and this is for `{KIND}`"), None))
+            Err(unusable(&what, format!("it is a store of kind `{kind}`; this program reads `{KIND}`"), None))
         }
         Kind { format, .. } if format > schema::FORMAT => Err(unusable(
             &what,
-            format!("the store has format {format}, and this program knows formats up to {}", schema::FORMAT),
+            format!("the store has format {format}, and this program reads formats up to {}", schema::FORMAT),
             Some("use the newer Selvedge that wrote it"),
         )),
         Kind { format, .. } if format < schema::FORMAT => {
             Err(Error::Outdated { found: format, current: schema::FORMAT })
         }
-        Kind { id, .. } if id.is_empty() => Err(Error::Integrity {
-            what,
-            why: "it does not name the store".to_owned(),
-            hint: Some(schema::REBUILD.to_owned()),
-        }),
+        Kind { id, .. } if id.is_empty() => {
+            Err(Error::Integrity { what, why: "it has no store id".to_owned(), hint: Some(schema::REBUILD.to_owned()) })
+        }
         kind => Ok(kind),
     }
 }
 
-/// Refuses a database or a `store.json` that another user could have written: what stands there is not what this user's programs
-/// wrote.
+/// Refuses a database or a `store.json` that another user could have written.
 fn check_guarded(layout: &Layout) -> Result<()> {
     let user = rustix::process::geteuid().as_raw();
-    let (database, kind) = (layout.database(), layout.store_file());
+    let database = layout.database();
+    let kind = layout.store_file();
     let beside = crate::reindex::companions(&database);
     for path in [&kind, &database].into_iter().chain(&beside) {
-        // One that is missing is named by those who need it, and so is a link.
+        // A missing file, or a link, is reported where it is opened.
         let Ok(found) = fs::symlink_metadata(path) else { continue };
-        // `store.json` is kept in version control, which writes it with the user's own mask: often the user's own group may write it.
+        // `store.json` is kept in version control, which writes it with the user's own umask: often the user's group may write it.
         let forbidden = if *path == kind { ANYONE_WRITE } else { OTHER_WRITE };
         let wrong = unguarded(found.uid(), found.mode() & (forbidden | !OTHER_WRITE), user);
         if let Some((why, help)) = wrong.filter(|_| found.is_file()) {
@@ -458,28 +477,30 @@ fn check_guarded(layout: &Layout) -> Result<()> {
 /// What is wrong with the owner or the mode of a file that only `user` may write, and what helps.
 fn unguarded(owner: u32, mode: u32, user: u32) -> Option<(String, &'static str)> {
     if owner != user {
-        let why =
-            format!("it belongs to the user with id {owner}, and you are {user}: that user can write what it says");
+        let why = format!("it belongs to the user with id {owner}, and you are {user}: that user can change it");
         return Some((
             why,
-            "look at it; if it is yours all the same, `chown \"$(id -u)\" FILE`, then `selvedge reindex`",
+            "inspect it; if it is yours all the same, `chown \"$(id -u)\" FILE`, then `selvedge reindex`",
         ));
     }
     if mode & OTHER_WRITE != 0 {
-        let why = format!("its mode is {:04o}: other users can write what it says", mode & 0o777);
-        return Some((why, "`chmod go-w FILE`; if others were in it, `selvedge reindex` builds it anew from the logs"));
+        let why = format!("its mode is {:04o}: other users can change it", mode & 0o777);
+        return Some((
+            why,
+            "`chmod go-w FILE`; if another user changed it, `selvedge reindex` rebuilds it from the logs",
+        ));
     }
     None
 }
 
-/// Threads without a database are never taken for a fresh start.
+/// Refuses to create a store where there are threads without one.
 fn refuse_orphans(layout: &Layout) -> Result<()> {
     if !is_there(layout.root())? {
         return Ok(());
     }
     let mut orphan = None;
     for entry in listed(layout.root())? {
-        let is_folder = entry.file_type().map_err(io_error("look at", &entry.path()))?.is_dir();
+        let is_folder = entry.file_type().map_err(io_error("check", &entry.path()))?.is_dir();
         if orphan.is_none() && is_folder && is_there(&entry.path().join("transcript.jsonl"))? {
             orphan = Some(entry);
         }
@@ -494,7 +515,7 @@ fn refuse_orphans(layout: &Layout) -> Result<()> {
     }
 }
 
-/// Network file systems neither lock nor sync as this store needs it.
+/// Refuses network file systems, which neither lock nor sync as this store needs.
 pub(crate) fn refuse_network(path: &Path) -> Result<()> {
     const NETWORK: [(u64, &str); 7] = [
         (0x6969, "NFS"),
@@ -510,7 +531,7 @@ pub(crate) fn refuse_network(path: &Path) -> Result<()> {
     match NETWORK.iter().find(|(number, _)| *number == kind) {
         Some((_, name)) => Err(unusable(
             &format!("`{}`", path.display()),
-            format!("it lies on a network file system ({name}), which neither locks nor syncs reliably"),
+            format!("it is on a network file system ({name}), which neither locks nor syncs reliably"),
             Some("use a folder on a local disk"),
         )),
         None => Ok(()),
@@ -522,7 +543,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_another_user_could_have_written_is_refused() {
+    fn only_files_that_another_user_could_have_written_are_refused() {
         for (owner, mode) in [(1000, 0o100_600), (1000, 0o100_644), (1000, 0o100_755)] {
             assert_eq!(unguarded(owner, mode, 1000), None, "{owner} {mode:o}");
         }

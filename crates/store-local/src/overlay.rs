@@ -1,4 +1,4 @@
-//! A transcript as it is once its redo is drained: the file, with the redo laid over it.
+//! A transcript as it is after its redo is drained: the file, with the redo applied.
 //!
 //! ```text
 //! file   |-------------------------|~~~ may be missing or torn ~~~|  foreign bytes, if any
@@ -13,11 +13,11 @@ use selvedge_model::ThreadId;
 use selvedge_store::Result;
 
 use crate::core::{Core, io_error};
-use crate::disk::{DiskFile, How};
+use crate::disk::{DiskFile, OpenMode};
 use crate::redo::Redo;
 use crate::rows::{self, Row};
 
-/// A transcript with its redo laid over it, up to `end`.
+/// A transcript with its redo applied, up to `end`.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     file: Option<Box<dyn DiskFile>>,
@@ -28,25 +28,25 @@ pub(crate) struct Overlay {
 
 /// One thread's log as of one moment.
 #[derive(Debug)]
-pub(crate) struct Shot {
+pub(crate) struct OpenLog {
     pub(crate) row: Row,
     pub(crate) overlay: Overlay,
-    /// How long the file was, just before the database was read.
+    /// The length of the file, just before the database was read.
     pub(crate) file_bytes: u64,
     /// How many bytes the redo changes or adds.
     pub(crate) healed_bytes: u64,
 }
 
 impl Core {
-    /// Takes file, head and redo of a thread as of one moment.
+    /// Reads file, head and redo of a thread as of one moment.
     ///
-    /// The file's length is asked first: bytes reach a file only after their commit, so what is longer than the head
-    /// that is read afterwards was not committed by anybody.
-    pub(crate) fn shot(&self, thread: &ThreadId) -> Result<Shot> {
+    /// The file's length is read first: bytes reach a file only after their commit, so bytes beyond the head that is read afterwards were
+    /// not committed.
+    pub(crate) fn open_log(&self, thread: &ThreadId) -> Result<OpenLog> {
         let path = self.layout.transcript(thread);
         crate::layout::check_folder(&self.layout.thread(thread))?;
         let length = |file: &Option<Box<dyn DiskFile>>| match file {
-            Some(file) => file.length().map_err(io_error("look at", &path)),
+            Some(file) => file.length().map_err(io_error("get the length of", &path)),
             None => Ok(0),
         };
         let file = self.open_transcript(&path)?;
@@ -56,7 +56,7 @@ impl Core {
             let redo = Redo::read(connection, row.id, row.head.bytes)?;
             Ok((row, redo))
         })?;
-        // Commits that the head tells of may have reached the file since its length was asked.
+        // Bytes of commits in the head may have reached the file since its length was read.
         let file = if file.is_some() { file } else { self.open_transcript(&path)? };
         let now = length(&file)?;
         let most = file_bytes.max(row.head.bytes);
@@ -64,12 +64,12 @@ impl Core {
         let end = if redo.bytes.is_empty() { now.min(most) } else { most };
         let mut overlay = Overlay { file, redo, end, at: 0 };
         let healed_bytes = overlay.healed_bytes().map_err(io_error("read", &path))?;
-        Ok(Shot { row, overlay, file_bytes, healed_bytes })
+        Ok(OpenLog { row, overlay, file_bytes, healed_bytes })
     }
 
     /// The transcript at a path, if there is one.
     pub(crate) fn open_transcript(&self, path: &std::path::Path) -> Result<Option<Box<dyn DiskFile>>> {
-        match self.disk.open(path, How::Read) {
+        match self.disk.open(path, OpenMode::Read) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(io_error("open", path)(error)),
@@ -77,8 +77,8 @@ impl Core {
     }
 }
 
-impl Shot {
-    /// The committed bytes alone, and the head they end at.
+impl OpenLog {
+    /// The committed bytes alone, and their head.
     pub(crate) fn committed(mut self) -> (Head, Overlay) {
         self.overlay.end = self.overlay.end.min(self.row.head.bytes);
         (self.row.head, self.overlay)
@@ -86,13 +86,13 @@ impl Shot {
 }
 
 impl Overlay {
-    /// A file alone, to its end.
+    /// A whole file.
     pub(crate) fn of_file(file: Option<Box<dyn DiskFile>>) -> io::Result<Self> {
         let end = file.as_ref().map_or(Ok(0), |file| file.length())?;
         Ok(Self { file, redo: Redo::default(), end, at: 0 })
     }
 
-    /// A file with redo laid over it, to the end of that.
+    /// A file with redo applied, up to the end of the redo.
     pub(crate) fn with(file: Box<dyn DiskFile>, redo: &Redo) -> Self {
         let redo = Redo { from: redo.from, bytes: redo.bytes.clone(), rows: Vec::new() };
         Self { file: Some(file), end: redo.end(), redo, at: 0 }
@@ -130,7 +130,8 @@ impl Read for Overlay {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let wanted = buffer.len().min(left);
-        let (from, to) = (self.redo.from, self.redo.end());
+        let from = self.redo.from;
+        let to = self.redo.end();
         let read = if self.at >= from && self.at < to {
             let start = (self.at - from) as usize;
             let read = wanted.min(self.redo.bytes.len() - start);

@@ -1,19 +1,19 @@
-//! Values by thread, in the order of their last use, so that the one that was used longest ago can be dropped.
+//! A map by thread that drops the least recently used entries.
 
 use std::collections::{BTreeMap, HashMap};
 
 use selvedge_model::ThreadId;
 
-/// A map that knows the order in which its entries were used.
+/// A map that tracks the order in which its entries were used.
 ///
-/// Every operation costs the logarithm of the number of entries at most. It has no bound of its own: the owner drops the oldest entries with
+/// Every operation takes logarithmic time at most. It has no maximum of its own: the owner drops the oldest entries with
 /// [`Recent::drop_oldest`].
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
     entries: HashMap<ThreadId, Entry<V>>,
-    /// The threads by the time of their last use.
+    /// The threads by their last use.
     order: BTreeMap<u64, ThreadId>,
-    /// Counts uses.
+    /// The number of uses so far.
     time: u64,
 }
 
@@ -30,7 +30,7 @@ impl<V> Default for Recent<V> {
 }
 
 impl<V> Recent<V> {
-    /// The value of a thread, which is now the one that was used last.
+    /// The value of a thread, which becomes the most recently used.
     pub(crate) fn get(&mut self, thread: &ThreadId) -> Option<&V> {
         let entry = self.entries.get_mut(thread)?;
         self.time += 1;
@@ -41,7 +41,7 @@ impl<V> Recent<V> {
         Some(&entry.value)
     }
 
-    /// Puts a value in, in place of any that is there, as the one that was used last.
+    /// Inserts or replaces a value, as the most recently used.
     pub(crate) fn insert(&mut self, thread: &ThreadId, value: V) {
         self.time += 1;
         let before = self.entries.insert(thread.clone(), Entry { value, used: self.time });
@@ -55,7 +55,7 @@ impl<V> Recent<V> {
         Some(entry.value)
     }
 
-    /// Removes the entry that was used longest ago while there are more than `most`; gives what was removed.
+    /// Removes the least recently used entries until at most `most` are left; returns them.
     pub(crate) fn drop_oldest(&mut self, most: usize) -> Vec<V> {
         let mut dropped = Vec::new();
         while self.entries.len() > most
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_that_was_used_longest_ago_goes_first_and_alone() {
+    fn the_least_recently_used_entry_is_dropped_first_and_alone() {
         let mut recent = Recent::default();
         (0..4).for_each(|number| recent.insert(&thread(number), number));
         assert_eq!(recent.get(&thread(0)), Some(&0));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_leaves_nothing_in_the_order() {
+    fn a_removed_entry_leaves_nothing_in_the_order() {
         let mut recent = Recent::default();
         for round in 0..3 {
             (0..10).for_each(|number| recent.insert(&thread(number), round));

@@ -1,4 +1,4 @@
-//! Finding threads.
+//! Finding and listing threads.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::rows::{self, Row, signed, unsigned};
 use crate::schema::database;
 
 impl Core {
-    /// What the registry shows of threads. Whether an owner lives is asked once for each owner, not for each thread.
+    /// The summaries of threads. Whether an owner is alive is checked once for each owner, not for each thread.
     pub(crate) fn summaries(&self, rows: Vec<Row>) -> Result<Vec<Summary>> {
         let mut known: HashMap<OwnerId, bool> = HashMap::new();
         let mut found = Vec::with_capacity(rows.len());
@@ -60,15 +60,15 @@ impl Core {
     pub(crate) fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page<Summary>> {
         let Filter { agent_id, directive, status, parent_id, text } = filter;
         let mut conditions = vec!["t.id < :before"];
-        let asked = [
+        let conditions_set = [
             (agent_id.is_some(), "t.agent_id = :agent"),
             (directive.is_some(), "t.directive = :directive"),
             (status.is_some(), "t.status = :status"),
             (parent_id.is_some(), "t.parent_id = :parent"),
             (text.is_some(), "(instr(t.thread_id, :text) OR instr(lower_case(t.title), :text))"),
         ];
-        conditions.extend(asked.iter().filter(|(asked, _)| *asked).map(|(_, condition)| *condition));
-        // Every name must stand in the statement, asked for or not.
+        conditions.extend(conditions_set.iter().filter(|(is_set, _)| *is_set).map(|(_, condition)| *condition));
+        // Every named parameter must occur in the statement.
         let unused = ":agent IS :agent AND :directive IS :directive AND :status IS :status AND :parent IS :parent AND :text IS :text";
         let condition = format!("{} AND {unused} ORDER BY t.id DESC LIMIT :limit", conditions.join(" AND "));
         let mut found = self.read(|connection| {

@@ -1,20 +1,18 @@
 //! Rebuilding the database from the logs.
 //!
-//! A new database is built beside the old one, synced and put in its place, all under `commit.lock` and only while nobody
-//! has the store open to write. Every log is read whole, every hash and every signature of it, and becomes the rows that
-//! its commits wrote ([`crate::replay`]). Memory depends on the longest changeset and the number of threads, not on the
-//! store.
+//! A new database is built next to the old one, synced and moved into its place, all under `commit.lock` and only while no process has the
+//! store open for writing. Every log is read whole, every hash and every signature of it, and becomes the rows that its commits wrote
+//! ([`crate::replay`]). Memory depends on the longest changeset and the number of threads, not on the size of the store.
 //!
-//! - Nothing acknowledged is lost: what the old database has not drained yet is drained and synced first; requests, answers to
-//!   keys and accounts that no log tells of any more are carried over. If it can't be read it is kept aside, and the
-//!   result says what could not be carried over.
-//! - No head is lowered: a log that is shorter than the old database, `thread.json` or another log remembers, or that does not
-//!   hold, is not indexed anew. Its old rows are carried over as they are, if there are any; its folder is left alone.
-//! - A `store.json` that is missing or can't be read is written anew; one that names another kind or a newer format is refused.
-//! - No deleted thread comes back: a signed tombstone counts unless the log goes on behind it.
+//! - Nothing acknowledged is lost: redo in the old database is drained and synced first; requests, answers to commit keys and accounts that
+//!   are in no log any more are carried over. An unreadable database is moved aside, and the result says what could not be carried over.
+//! - No head is lowered: a log that is shorter than the old database, `thread.json` or another log records, or that fails verification, is
+//!   not indexed again. Its old rows are carried over unchanged, if there are any; its folder is left unchanged.
+//! - A `store.json` that is missing or unreadable is written again; one that names another kind or a newer format is refused.
+//! - No deleted thread comes back: a signed tombstone is final unless the log continues after it.
 //!
-//! Killed anywhere, the old database is still in its place, or none is, or the new one is whole: running it again does all
-//! that is left to do.
+//! After a crash at any point, the old database is still in place, or none is, or the new one is complete: running it again does what is
+//! left to do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +24,7 @@ use selvedge_model::{Ids, OwnerId, ThreadId};
 use selvedge_store::{Error, Result};
 
 use crate::core::io_error;
-use crate::disk::{Disk, How};
+use crate::disk::{Disk, OpenMode};
 use crate::layout::{Layout, is_there, listed};
 use crate::open::{self, LocalStore};
 use crate::schema;
@@ -35,32 +33,32 @@ use crate::system::SystemIds;
 mod build;
 mod carry;
 mod old;
-mod tombs;
+mod tombstones;
 
 use old::Old;
 
-/// How a database is rebuilt.
+/// The options for rebuilding a database.
 pub struct Rebuild {
     /// The folder that holds `.ai`.
     pub project: PathBuf,
-    /// Whose signatures count.
+    /// The trusted keys.
     pub trust: Trust,
-    /// Who signs; without one everything is rebuilt too, and the next append to a thread reads its log once.
+    /// The signer; without one everything is rebuilt too, and the next append to a thread reads its log once.
     pub signer: Option<Signer>,
     /// The disk.
     pub disk: Arc<dyn Disk>,
 }
 
-/// The stores whose rows are sealed.
+/// The ids of the stores that rows are sealed for.
 #[derive(Clone, Copy)]
 struct Stores<'a> {
-    /// This one.
+    /// This store.
     id: &'a str,
-    /// The one that the old database was sealed for.
+    /// The store that the old database was sealed for.
     former: &'a str,
 }
 
-/// What a rebuilt database holds, and what it could not hold.
+/// What a rebuilt database contains, and what could not be included.
 #[derive(Clone, Debug, Default)]
 pub struct Reindexed {
     /// Threads that were indexed.
@@ -69,35 +67,35 @@ pub struct Reindexed {
     pub changesets: u64,
     /// Deleted threads.
     pub tombstones: u64,
-    /// Deletions that had been cut short and were finished.
+    /// Interrupted deletions that were finished.
     pub finished_deletions: u64,
-    /// Bytes that were committed and missing in a transcript.
+    /// Committed bytes that were missing in a transcript.
     pub drained_bytes: u64,
     /// Requests that were not consumed yet.
     pub requests: u64,
-    /// Threads of whose end nobody but the log itself tells: the old database was lost, and `thread.json` is older.
+    /// Threads whose end is confirmed by nothing but the log itself: the old database was lost, and `thread.json` is older.
     pub unvouched: u64,
-    /// Threads that were not indexed anew.
+    /// Threads that were not indexed again.
     pub left_out: Vec<LeftOut>,
-    /// Accounts of which postings are missing; what is not known is put down as spent.
+    /// Accounts with missing postings; unknown amounts are counted as spent.
     pub incomplete_accounts: Vec<AccountId>,
-    /// What else somebody should know, such as what could not be carried over.
+    /// Other notices for the user, such as what could not be carried over.
     pub notices: Vec<String>,
 }
 
-/// A thread that was not indexed anew.
+/// A thread that was not indexed again.
 #[derive(Clone, Debug)]
 pub struct LeftOut {
     /// The thread.
     pub thread: ThreadId,
     /// Why.
     pub why: String,
-    /// Whether the old database knew it, so that it is known as it was before.
+    /// Whether it is in the database as it was before.
     pub is_known: bool,
 }
 
 impl LocalStore {
-    /// Rebuilds the database of a project from its logs; refused while somebody has the store open to write. `progress` hears how
+    /// Rebuilds the database of a project from its logs; refused while a process has the store open for writing. `progress` receives how
     /// many threads of how many are done.
     pub fn reindex(rebuild: &Rebuild, progress: &mut dyn FnMut(u64, u64)) -> Result<Reindexed> {
         let layout = Layout::of(&rebuild.project);
@@ -105,7 +103,7 @@ impl LocalStore {
         Self::reindex_at(&layout, rebuild, None, progress)
     }
 
-    /// The same, of a store that lies here and whose database may have been sealed as that of another store.
+    /// The same for a store at this path, whose database may have been sealed for another store.
     pub(crate) fn reindex_at(
         layout: &Layout,
         rebuild: &Rebuild,
@@ -122,10 +120,10 @@ impl LocalStore {
             disk.make_folder(&folder).map_err(io_error("create", &folder))?;
         }
         let path = layout.commit_lock();
-        let queue = disk.open(&path, How::Make).map_err(io_error("open", &path))?;
+        let queue = disk.open(&path, OpenMode::Create).map_err(io_error("open", &path))?;
         queue.lock().map_err(io_error("lock", &path))?;
-        let rebuilt = rebuild_alone(layout, rebuild, Stores { id: &id, former: former.unwrap_or(&id) }, progress);
-        // Closing the file would free the lock as well.
+        let rebuilt = rebuild_locked(layout, rebuild, Stores { id: &id, former: former.unwrap_or(&id) }, progress);
+        // Closing the file would release the lock as well.
         _ = queue.unlock();
         let mut rebuilt = rebuilt?;
         rebuilt.notices.extend(lost);
@@ -133,24 +131,24 @@ impl LocalStore {
     }
 }
 
-/// The id of the store, and what was wrong with `store.json`, which is written anew then, with another id; one that names another kind of
+/// The id of the store, and what was wrong with `store.json`, which is then written again with another id; one that names another kind of
 /// store or a newer format is refused.
 fn known_kind(layout: &Layout, disk: &dyn Disk) -> Result<(String, Option<String>)> {
     if !is_there(&layout.store_file())? {
-        return Ok((SystemIds.hex32(), Some("`store.json` was missing, and is written anew".to_owned())));
+        return Ok((SystemIds.hex32(), Some("`store.json` was missing, and is written again".to_owned())));
     }
     match open::check_kind(layout, disk) {
         Ok(kind) => Ok((kind.id, None)),
         Err(Error::Integrity { why, .. }) => {
-            Ok((SystemIds.hex32(), Some(format!("`store.json` is written anew: {why}"))))
+            Ok((SystemIds.hex32(), Some(format!("`store.json` is written again: {why}"))))
         }
         Err(Error::Outdated { found, .. }) => Ok((SystemIds.hex32(), Some(format!("the store had format {found}")))),
         Err(error) => Err(error),
     }
 }
 
-/// Rebuilds while nobody else writes.
-fn rebuild_alone(
+/// Rebuilds while no other process can write.
+fn rebuild_locked(
     layout: &Layout,
     rebuild: &Rebuild,
     stores: Stores<'_>,
@@ -160,24 +158,24 @@ fn rebuild_alone(
     if let Some(owner) = live_owner(layout, disk)? {
         return Err(Error::Unusable {
             what: "the store".to_owned(),
-            why: format!("a process has it open to write, as owner {owner}"),
+            why: format!("a process has it open for writing, as owner {owner}"),
             hint: Some("let it finish, then run `selvedge reindex` again".to_owned()),
         });
     }
     let mut result = Reindexed::default();
-    let old = Old::look(layout, disk, &rebuild.trust, &mut result)?;
+    let old = Old::inspect(layout, disk, &rebuild.trust, &mut result)?;
     let beside = layout.database().with_extension("db.new");
     remove_database(disk, &beside)?;
-    disk.open(&beside, How::MakeNew).map_err(io_error("create", &beside))?;
-    // Rows of a database that is lost may turn up again: they are sealed for a store that is no more.
-    // So may those of one that another program wrote to: nothing of it counts but what is sealed anew now.
+    disk.open(&beside, OpenMode::CreateNew).map_err(io_error("create", &beside))?;
+    // Rows of a lost database may reappear: a new store id makes their seals invalid. The same holds for a database that another program
+    // wrote to: only rows that are sealed again now are valid.
     let is_kept = old == Old::Readable && old.is_sealed(layout, rebuild, stores.former)?;
     let id = if is_kept { stores.id.to_owned() } else { SystemIds.hex32() };
     build::build(layout, rebuild, Stores { id: &id, ..stores }, &old, &beside, &mut result, progress)?;
-    let file = disk.open(&beside, How::Write).map_err(io_error("open", &beside))?;
+    let file = disk.open(&beside, OpenMode::Write).map_err(io_error("open", &beside))?;
     file.sync().map_err(io_error("sync", &beside))?;
     open::write_kind(layout, disk, &id)?;
-    old.make_way(layout, disk, &mut result)?;
+    old.move_aside(layout, disk, &mut result)?;
     disk.rename(&beside, &layout.database()).map_err(io_error("replace", &layout.database()))?;
     disk.sync_folder(layout.root()).map_err(io_error("sync", layout.root()))?;
     Ok(result)
@@ -192,7 +190,7 @@ pub(crate) fn companions(database: &Path) -> [PathBuf; 3] {
     })
 }
 
-/// Removes what an earlier attempt left.
+/// Removes the leftovers of an earlier attempt.
 fn remove_database(disk: &dyn Disk, database: &Path) -> Result<()> {
     for path in companions(database).iter().map(PathBuf::as_path).chain([database]) {
         disk.remove(path).map_err(io_error("remove", path))?;
@@ -200,25 +198,25 @@ fn remove_database(disk: &dyn Disk, database: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A database that nobody has open any more has nothing beside it.
+/// Refuses to replace a database that another process still reads: then its write-ahead log is not empty.
 fn refuse_readers(database: &Path) -> Result<()> {
     let [log, ..] = companions(database);
     match fs::symlink_metadata(&log) {
         Ok(found) if found.len() > 0 => Err(Error::Database {
-            why: "somebody reads the database and keeps it from being replaced".to_owned(),
+            why: "the database can't be replaced while another process reads it".to_owned(),
             retryable: true,
         }),
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error("look at", &log)(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error("check", &log)(error)),
         _ => Ok(()),
     }
 }
 
-/// Whether an error says that a database can't be read, and not that it may not or must wait.
+/// Whether an error says that a database is damaged, and not that access is denied or must wait.
 fn is_unreadable(error: &Error) -> bool {
     matches!(error, Error::Integrity { .. } | Error::Database { retryable: false, .. })
 }
 
-/// Asks SQLite itself whether a database is whole.
+/// Runs SQLite's own check of a database.
 fn check_whole(connection: &rusqlite::Connection) -> Result<()> {
     let found: String =
         connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(schema::database)?;
@@ -228,7 +226,7 @@ fn check_whole(connection: &rusqlite::Connection) -> Result<()> {
     }
 }
 
-/// An owner that has the store open to write.
+/// An owner that has the store open for writing.
 fn live_owner(layout: &Layout, disk: &dyn Disk) -> Result<Option<OwnerId>> {
     let folder = layout.owners();
     if !is_there(&folder)? {
@@ -237,9 +235,9 @@ fn live_owner(layout: &Layout, disk: &dyn Disk) -> Result<Option<OwnerId>> {
     for entry in listed(&folder)? {
         let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
         let path = layout.owner(&owner);
-        match disk.open(&path, How::Read) {
-            Ok(file) if !file.is_unlocked().map_err(io_error("look at the lock of", &path))? => return Ok(Some(owner)),
-            // One that closed meanwhile has taken its file along, and what is no plain file was not put there by an owner.
+        match disk.open(&path, OpenMode::Read) {
+            Ok(file) if !file.is_unlocked().map_err(io_error("check the lock of", &path))? => return Ok(Some(owner)),
+            // An owner that closed meanwhile has removed its file; anything but a plain file was not created by an owner.
             Err(error) if error.kind() != std::io::ErrorKind::NotFound && !crate::disk::is_no_file(&error) => {
                 return Err(io_error("open", &path)(error));
             }

@@ -1,24 +1,24 @@
-//! Mending what may be mended of one thread, under its lease.
+//! Repairs one thread, under its lease.
 //!
-//! Nothing is deleted and no log is edited before its last checkpoint: what is in the way is moved aside, and what was found
-//! and done is signed into the log, as `recovery` events that lead a changeset of their own.
+//! Nothing is deleted and no log is edited before its last checkpoint: files in the way are moved aside, and what was found and done is
+//! signed into the log, as `recovery` events that lead a changeset of their own.
 //!
 //! | found | what is done |
 //! |---|---|
-//! | bytes behind the log's end that nobody signed | moved to a quarantine file |
-//! | `thread.json` is missing, older than it must be, or not what was signed | the old one kept aside, a new one written |
-//! | `capabilities.md` is not what was signed | kept aside; the next run writes it anew |
-//! | `state.json` is not what was signed, or not what the log says | kept aside; a later run saves a new one |
-//! | the log goes on, signed, behind where the database ends | the database follows the log |
-//! | the database does not know the log | it is read into the database |
-//! | the log is cut off for good | only if the loss is accepted: it goes on behind the last version that anybody remembers |
-//! | a blob is missing or changed | refused, unless something else is mended; it comes from a backup |
-//! | anything else before the last checkpoint | refused; what is still proven is said |
+//! | unsigned bytes after the log's end | moved to a quarantine file |
+//! | `thread.json` is missing, outdated, or fails verification | the old one moved aside, a new one written |
+//! | `capabilities.md` fails verification | moved aside; the next run writes it again |
+//! | `state.json` fails verification, or contradicts the log | moved aside; a later run saves a new one |
+//! | the log continues, signed, after the head in the database | the database is updated from the log |
+//! | the log has no rows in the database | it is indexed |
+//! | the log is cut off for good | only if the loss is accepted: it continues after the last version that is recorded anywhere |
+//! | a blob is missing or changed | refused, unless something else is repaired; restore it from a backup |
+//! | anything else before the last checkpoint | refused; the versions that are still proven are reported |
 //!
-//! (A log that is shorter because a crash left its bytes in the redo is mended when the store is opened.)
+//! (A log that is shorter because a crash left its bytes in the redo is repaired when the store is opened.)
 //!
-//! Each step is one transaction that also puts down what the next changeset must lead with; killed anywhere, whoever appends or
-//! repairs next goes on from there.
+//! Each step is one transaction that also records what the next changeset must lead with; after a crash at any point, the next append or
+//! repair continues from there.
 
 mod provisional;
 
@@ -35,37 +35,37 @@ use selvedge_store::verify::Verdict;
 use selvedge_store::{Acquire, Error, Lease, Result};
 use serde::Serialize;
 
-use crate::adopt::{Least, take_in};
+use crate::adopt::{Requirement, write_gathered};
 use crate::blobs::hash_file;
 use crate::core::{Core, Durability, io_error};
 use crate::db::Db;
-use crate::disk::How;
-use crate::feed::{self, Place};
+use crate::disk::OpenMode;
+use crate::feed::{self, FeedEnd};
 use crate::index;
 use crate::leads;
 use crate::manifest;
 use crate::open::LocalStore;
 use crate::redo::Redo;
-use crate::replay::{Into, Replay, Replayed, read_log};
+use crate::replay::{Replay, ReplayTarget, Replayed, read_log};
 use crate::rows::{self, Row, bad_row};
-use crate::settle::free_name;
+use crate::transcript_repair::free_name;
 
 pub use provisional::Provisional;
 
-/// How far a repair goes.
+/// The options of a repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repair {
-    /// Go on with a log that is cut off, and record what is lost.
+    /// Continue a log that is cut off, and record what is lost.
     pub accept_loss: bool,
-    /// Say what would be done, and do nothing.
+    /// Report what would be done, and do nothing.
     pub dry_run: bool,
 }
 
-/// One thing that was mended, or would be.
+/// One thing that was repaired, or would be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "found", rename_all = "snake_case")]
 pub enum Mended {
-    /// Bytes behind the log's end that nobody signed.
+    /// Unsigned bytes after the log's end.
     ForeignBytes {
         /// How many.
         bytes: u64,
@@ -74,15 +74,15 @@ pub enum Mended {
     Manifest {
         /// What was wrong with it.
         why: String,
-        /// Where the old one lies now.
+        /// The new name of the old one.
         #[serde(skip_serializing_if = "Option::is_none")]
         aside: Option<String>,
     },
-    /// What was written down of what the thread may call.
+    /// The capabilities file.
     Capabilities {
         /// What was wrong with it.
         why: String,
-        /// Where it lies now.
+        /// The new name of the file.
         #[serde(skip_serializing_if = "Option::is_none")]
         aside: Option<String>,
     },
@@ -90,34 +90,34 @@ pub enum Mended {
     Snapshot {
         /// What was wrong with it.
         why: String,
-        /// Where it lies now.
+        /// The new name of the file.
         #[serde(skip_serializing_if = "Option::is_none")]
         aside: Option<String>,
     },
     /// The database was older than the log.
     DatabaseBehind {
-        /// The version it knew.
+        /// The version it had.
         database: u64,
-        /// The version it knows now.
+        /// The version it has now.
         file: u64,
     },
-    /// The database did not know the log.
+    /// The log had no rows in the database.
     NotIndexed {
-        /// The version it knows now.
+        /// The version it has now.
         version: u64,
     },
     /// Versions are lost for good.
     Loss {
         /// The first one.
         from_version: u64,
-        /// The last one that anybody remembers.
+        /// The last one that is recorded anywhere.
         to_version: u64,
-        /// Who remembers.
+        /// The record that has it.
         by: String,
     },
-    /// What a signed snapshot of a lost version still holds was brought back, provisionally.
+    /// What a signed snapshot of a lost version has was restored, provisionally.
     Provisional {
-        /// The version that it is of.
+        /// The version of the snapshot.
         log_version: u64,
         /// How many messages.
         messages: u64,
@@ -126,27 +126,27 @@ pub enum Mended {
     },
 }
 
-/// What a repair did, or would do.
+/// The result of a repair, or of its dry run.
 #[derive(Clone, Debug)]
 pub struct Repaired {
     /// The thread.
     pub thread: ThreadId,
-    /// What was mended; nothing if nothing had to be.
+    /// What was repaired; empty if nothing had to be.
     pub mended: Vec<Mended>,
     /// The version of the changeset that records it, or the version it was at.
     pub version: u64,
 }
 
 impl LocalStore {
-    /// Mends what may be mended of a thread. Refused while a live process holds it.
+    /// Repairs a thread. Refused while a live process holds its lease.
     pub fn repair(&self, thread: &ThreadId, how: Repair) -> Result<Repaired> {
         self.repair_from(thread, how, None)
     }
 
-    /// The same; what a snapshot still holds of versions that are lost is brought back.
+    /// The same; what a snapshot still has of lost versions is restored.
     pub fn repair_from(&self, thread: &ThreadId, how: Repair, from: Option<&Provisional>) -> Result<Repaired> {
         let core = &self.core;
-        core.gate()?;
+        core.writer()?;
         let known = core.read(|connection| match rows::find(connection, thread)? {
             Some(row) => Ok(Some(row)),
             None if fs::symlink_metadata(core.layout.transcript(thread)).is_ok() => Ok(None),
@@ -170,11 +170,11 @@ impl LocalStore {
         }
         let lease = core.acquire(thread, Acquire::default())?;
         let done = core.mend(thread, &lease, &mut mended, from);
-        core.give_back(&lease)?;
+        core.release_lease(&lease)?;
         Ok(Repaired { thread: thread.clone(), version: done?, mended })
     }
 
-    /// Reads a log that the database does not know into it.
+    /// Indexes a log that has no rows in the database.
     fn index_unknown(&self, thread: &ThreadId, how: Repair) -> Result<Mended> {
         let core = &self.core;
         let read = read_log(&*core.disk, &core.layout, thread, &core.trust, None, |_| {});
@@ -186,13 +186,13 @@ impl LocalStore {
             return Err(Error::Log { thread: thread.clone(), finding: Finding::Truncated { have, version, by } });
         }
         if !how.dry_run {
-            let least = if how.accept_loss { Least::Proven } else { Least::Whole };
-            core.index_folder(thread, least)?;
+            let required = if how.accept_loss { Requirement::UpToCheckpoint } else { Requirement::Complete };
+            core.index_folder(thread, required)?;
         }
         Ok(Mended::NotIndexed { version: have.unwrap_or_default() })
     }
 
-    /// What is to be done; an error if it may not be mended.
+    /// What is to be done; an error if it may not be repaired.
     fn plan(&self, thread: &ThreadId, how: Repair) -> Result<Vec<Mended>> {
         let core = &self.core;
         let Verdict { judgement, remembered, head, .. } = self.verify(thread, &mut |_| {})?;
@@ -209,7 +209,7 @@ impl LocalStore {
         let mut bad_blob = None;
         match finding {
             Finding::Sound | Finding::Contradicted { .. } => {}
-            // Nothing here can bring a blob back; that keeps nothing else from being mended.
+            // A blob can't be restored here; that does not stop other repairs.
             Finding::Blob { .. } => bad_blob = Some(finding),
             Finding::Foreign { bytes } => plan.push(Mended::ForeignBytes { bytes }),
             Finding::DatabaseBehind { database, file } => plan.push(Mended::DatabaseBehind { database, file }),
@@ -217,21 +217,21 @@ impl LocalStore {
                 let mut memories = remembered;
                 memories.push((by, version));
                 memories.extend(elsewhere);
-                // The last of equals: whoever was named by the verdict.
+                // The last of equals: the one that the verdict named.
                 let (by, to_version) = memories.into_iter().max_by_key(|(_, version)| *version).unwrap_or_default();
                 plan.push(Mended::Loss { from_version: have + 1, to_version, by });
-                // Its manifest remembers the lost versions, and is worth keeping.
+                // Its manifest records the lost versions, and is worth keeping.
                 plan.push(Mended::Manifest { why: "it shows a version that is lost".to_owned(), aside: None });
                 return Ok(plan);
             }
             Finding::Truncated { have: Some(have), version, by } if self.is_recorded(thread, version)? => {
-                // A loss that was accepted and not signed yet: whoever repairs next signs it.
+                // A loss that was accepted and not signed yet: this repair signs it.
                 plan.push(Mended::Loss { from_version: have + 1, to_version: version, by });
                 return Ok(plan);
             }
             finding => return refused(finding),
         }
-        // A loss that was accepted and not signed yet: whoever repairs next signs it.
+        // A loss that was accepted and not signed yet: this repair signs it.
         plan.extend(self.recorded_loss(thread)?);
         plan.extend(core.bad_manifest(thread)?.map(|why| Mended::Manifest { why, aside: None }));
         plan.extend(core.bad_capabilities(thread)?.map(|why| Mended::Capabilities { why, aside: None }));
@@ -262,7 +262,7 @@ impl LocalStore {
         Ok(leads.events.into_iter().find_map(loss))
     }
 
-    /// What the logs of other threads remember of this one.
+    /// The newest version of this thread that logs of other threads record.
     fn remembered_elsewhere(&self, thread: &ThreadId) -> Result<Option<(String, u64)>> {
         let core = &self.core;
         let others =
@@ -285,16 +285,17 @@ impl LocalStore {
     }
 }
 
-/// Refuses before anything is touched what could not be recorded afterwards.
+/// Refuses, before anything is changed, a repair that could not be signed afterwards.
 fn check_signer(core: &Core, thread: &ThreadId, row: &Row) -> Result<()> {
-    let (theirs, signer) = (row.head.signer, &core.signing()?.signer);
-    match theirs == signer.fingerprint() || signer.succeeds(&theirs) {
-        true => Ok(()),
-        false => Err(Error::OtherSigner { thread: thread.clone(), theirs, ours: signer.fingerprint() }),
+    let theirs = row.head.signer;
+    let signer = &core.signing()?.signer;
+    if theirs != signer.fingerprint() && !signer.succeeds(&theirs) {
+        return Err(Error::OtherSigner { thread: thread.clone(), theirs, ours: signer.fingerprint() });
     }
+    Ok(())
 }
 
-/// Whether a version is lost: by what is to be recorded now, or by what the log says already.
+/// Whether a version is lost: by what is to be recorded now, or by what the log records already.
 fn is_lost(version: u64, mended: &[Mended], row: &Row) -> bool {
     let now = mended.iter().any(
         |one| matches!(one, Mended::Loss { from_version, to_version, .. } if (*from_version..=*to_version).contains(&version)),
@@ -302,7 +303,7 @@ fn is_lost(version: u64, mended: &[Mended], row: &Row) -> bool {
     now || row.manifest.lost.iter().any(|lost| lost.contains(version))
 }
 
-/// The versions of accounts that a log had posted before it was cut, and has not any more. Other logs may have some of them.
+/// The account versions that a log had posted before it was cut, and does not have any more. Other logs may have some of them.
 fn lost_postings(before: &Row, now: &Row) -> Vec<Buried> {
     let lost = before.posted.iter().map(|(account, to)| {
         let kept = now.posted.get(account).copied().unwrap_or(0);
@@ -312,7 +313,7 @@ fn lost_postings(before: &Row, now: &Row) -> Vec<Buried> {
 }
 
 impl Core {
-    /// Carries a plan out and records it; gives the version that does.
+    /// Carries out a plan and commits it; returns the version of the commit.
     fn mend(&self, thread: &ThreadId, lease: &Lease, mended: &mut [Mended], from: Option<&Provisional>) -> Result<u64> {
         let mut changeset = Changeset::empty(Reason::Lifecycle);
         for one in mended.iter_mut() {
@@ -320,7 +321,7 @@ impl Core {
                 Mended::NotIndexed { .. } => {
                     self.lead(thread, lease, Recovery { found: "not_indexed".to_owned(), ..Recovery::default() })?
                 }
-                Mended::ForeignBytes { .. } => _ = self.settle_file(thread)?,
+                Mended::ForeignBytes { .. } => _ = self.repair_file(thread)?,
                 Mended::DatabaseBehind { .. } => self.follow(thread, lease)?,
                 Mended::Loss { from_version, to_version, by } => {
                     self.give_up(thread, lease, *from_version, *to_version, by)?
@@ -345,7 +346,7 @@ impl Core {
             }
         }
         self.forget(thread);
-        // The log may have been written under a later epoch than the database knew.
+        // The log may have been written under a later epoch than the database has.
         let epoch = self.read(|connection| rows::existing(connection, thread))?.epoch;
         let part = Part::new(thread.clone(), Expect::Any, changeset).under(epoch);
         let committed = self.commit(&Batch::of(part))?;
@@ -355,9 +356,9 @@ impl Core {
         Ok(committed.version_of(thread).unwrap_or_default())
     }
 
-    /// Ends our lease, whatever waits: whoever sent a request takes the lease itself.
-    fn give_back(&self, lease: &Lease) -> Result<()> {
-        let give = || {
+    /// Releases our lease, even if requests wait: their senders acquire the lease themselves.
+    fn release_lease(&self, lease: &Lease) -> Result<()> {
+        let release = || {
             self.write(Durability::Lazy, |connection| {
                 if let Some(row) = rows::find(connection, &lease.thread)?
                     && row.owner.as_ref() == Some(&lease.owner)
@@ -367,27 +368,27 @@ impl Core {
                 Ok(())
             })
         };
-        // A failure that passes must not leave the thread held.
-        give().or_else(|_| give())?;
+        // After a temporary failure the thread must not stay leased.
+        release().or_else(|_| release())?;
         self.forget(&lease.thread);
-        self.desk.leave(lease);
+        self.lease_queue.end_turn(lease);
         Ok(())
     }
 
-    /// Lets the database follow a log that goes on, signed, behind where it ends.
+    /// Updates the database from a log that continues, signed, after its head.
     fn follow(&self, thread: &ThreadId, lease: &Lease) -> Result<()> {
         let path = self.layout.transcript(thread);
         self.write(Durability::Synced, |connection| {
             let row = held(connection, thread, lease)?;
-            let newest = Place::newest(connection)?;
-            let mut replay = Replay::new(connection, thread, Into::Known(row.id, Some(row.head.version)));
+            let newest = FeedEnd::newest(connection)?;
+            let mut replay = Replay::new(connection, thread, ReplayTarget::Existing(row.id, Some(row.head.version)));
             let watched = Some(row.head.version);
             let read = read_log(&*self.disk, &self.layout, thread, &self.trust, watched, |entry| replay.entry(entry));
             let examined = read.map_err(io_error("read", &path))?;
             let Some(tail) = &examined.tail else { return Err(bad_row("the log changed while it was repaired")) };
             let seal = &self.signing()?.seal;
             let Replayed { id, gathered, .. } = replay.finish(tail, Some(seal), row.epoch)?;
-            take_in(connection, newest, id, gathered)?;
+            write_gathered(connection, newest, id, gathered)?;
             let Some(head) = &tail.head else { return Err(bad_row("the log changed while it was repaired")) };
             let bytes = head.bytes.saturating_sub(row.head.bytes);
             let found = Recovery { found: "database_behind".to_owned(), bytes, ..Recovery::default() };
@@ -396,10 +397,11 @@ impl Core {
         })
     }
 
-    /// Goes back to the last version that is proven and records that those up to `to_version` are lost. Their rows are taken back,
-    /// except what was promised to others: answers to keys and what was spent.
+    /// Returns to the last proven version and records that those up to `to_version` are lost. Their rows are removed, except what others
+    /// rely on: answers to commit keys and what was spent.
     fn give_up(&self, thread: &ThreadId, lease: &Lease, from_version: u64, to_version: u64, by: &str) -> Result<()> {
-        let (path, row) = (self.layout.transcript(thread), self.read(|connection| rows::existing(connection, thread))?);
+        let path = self.layout.transcript(thread);
+        let row = self.read(|connection| rows::existing(connection, thread))?;
         if self
             .read(|connection| leads::read(connection, &row))?
             .events
@@ -416,8 +418,8 @@ impl Core {
                 rows::execute(connection, &format!("DELETE FROM {table} WHERE thread = ?"), [row.id])?;
             }
             feed::withdraw(connection, row.id, from_version)?;
-            let mut newest = Place::newest(connection)?;
-            let mut replay = Replay::new(connection, thread, Into::Known(row.id, None));
+            let mut newest = FeedEnd::newest(connection)?;
+            let mut replay = Replay::new(connection, thread, ReplayTarget::Existing(row.id, None));
             let read = read_log(&*self.disk, &self.layout, thread, &self.trust, None, |entry| replay.entry(entry));
             let examined = read.map_err(io_error("read", &path))?;
             let proven = examined.tail.as_ref().and_then(|tail| tail.head.as_ref().map(|head| (tail, head)));
@@ -427,9 +429,9 @@ impl Core {
             let seal = &self.signing()?.seal;
             let lost = row.head.bytes.saturating_sub(head.bytes);
             let Replayed { id, gathered, .. } = replay.finish(tail, Some(seal), row.epoch)?;
-            // A database that was behind the log as well has not told of all that is proven.
-            for arrival in gathered.arrivals.iter().filter(|arrival| arrival.version > row.head.version) {
-                newest.announce_moved(connection, id, arrival.version, &arrival.lines)?;
+            // A database that was older than the log as well has not announced all proven versions.
+            for replayed in gathered.versions.iter().filter(|replayed| replayed.version > row.head.version) {
+                newest.announce_moved(connection, id, replayed.version, &replayed.lines)?;
             }
             let found = Recovery {
                 found: Recovery::LOSS.to_owned(),
@@ -446,11 +448,11 @@ impl Core {
         })
     }
 
-    /// Whether a person stopped the thread in a version that is lost, as its sealed row or its signed manifest says.
+    /// Whether a person stopped the thread in a version that is lost, according to its sealed row or its signed manifest.
     fn stopped(&self, thread: &ThreadId, row: &Row, from_version: u64) -> Result<Option<Status>> {
         let shown = match manifest::read(&self.layout, &*self.disk, &self.trust, thread) {
             Ok(shown) => shown.filter(|shown| shown.memory.version >= from_version).and_then(|shown| shown.manifest),
-            Err(Error::Integrity { .. } | Error::Unbelieved { .. }) => None,
+            Err(Error::Integrity { .. } | Error::UntrustedKey { .. }) => None,
             Err(error) => return Err(error),
         };
         let known = Some(row.manifest.status).filter(|_| row.head.version >= from_version);
@@ -458,25 +460,25 @@ impl Core {
         Ok(ended.find(|status| matches!(status, Status::Killed | Status::Cancelled)))
     }
 
-    /// Keeps committed bytes that have no place in the log any more, because something before them is lost.
+    /// Saves committed bytes that do not belong in the log any more, because bytes before them are lost.
     fn set_redo_aside(&self, thread: &ThreadId, row: &Row) -> Result<()> {
         let redo = self.read(|connection| Redo::read(connection, row.id, row.head.bytes))?;
         let Some(redo) = redo else { return Ok(()) };
         let aside = free_name(&self.layout.thread(thread).join(format!("transcript.redo-{}", row.head.version)));
-        let file = self.disk.open(&aside, How::MakeNew).map_err(io_error("create", &aside))?;
+        let file = self.disk.open(&aside, OpenMode::CreateNew).map_err(io_error("create", &aside))?;
         file.write_at(&redo.bytes, 0).and_then(|()| file.sync()).map_err(io_error("write", &aside))?;
         let folder = self.layout.thread(thread);
         self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))
     }
 
-    /// What is wrong with a manifest, if anything is.
+    /// What is wrong with a manifest, if anything.
     fn bad_manifest(&self, thread: &ThreadId) -> Result<Option<String>> {
         let row = self.read(|connection| rows::existing(connection, thread))?;
         let shown = match manifest::read(&self.layout, &*self.disk, &self.trust, thread) {
             Ok(shown) => shown,
             Err(Error::Integrity { why, .. }) => return Ok(Some(why)),
-            Err(Error::Unbelieved { key, .. }) => return Ok(Some(format!("key {} does not count", key.short()))),
-            // A link, a folder, or something else that is no file.
+            Err(Error::UntrustedKey { key, .. }) => return Ok(Some(format!("key {} is not trusted", key.short()))),
+            // A link, a folder, or anything but a plain file.
             Err(Error::Io { source, .. }) => return Ok(Some(source.to_string())),
             Err(error) => return Err(error),
         };
@@ -489,13 +491,13 @@ impl Core {
         read.map_err(io_error("read", &path))?;
         Ok(match shown.manifest {
             _ if !agrees => Some(format!("it shows another log at version {}", shown.memory.version)),
-            Some(shown) if row.manifest.shows_change_since(&shown) => Some("it is older than it must be".to_owned()),
+            Some(shown) if row.manifest.shows_change_since(&shown) => Some("it is outdated".to_owned()),
             Some(_) => None,
-            None => Some("it can't be understood".to_owned()),
+            None => Some("it can't be parsed".to_owned()),
         })
     }
 
-    /// Moves a file out of the way of a new one; gives the name it has then, if there was one.
+    /// Moves a file out of the way of a new one; returns its new name, if there was one.
     fn set_aside(&self, thread: &ThreadId, lease: &Lease, path: &Path, found: String) -> Result<Option<String>> {
         let version = self.read(|connection| rows::existing(connection, thread))?.head.version;
         let mut found = Recovery { found, ..Recovery::default() };
@@ -516,7 +518,7 @@ impl Core {
         Ok(name)
     }
 
-    /// Puts down what the next changeset must lead with; from now on `thread.json` is to be written.
+    /// Records an event that the next changeset must lead with, and marks `thread.json` as stale.
     fn lead(&self, thread: &ThreadId, lease: &Lease, found: Recovery) -> Result<()> {
         self.write(Durability::Synced, |connection| {
             let row = held(connection, thread, lease)?;
@@ -529,8 +531,8 @@ impl Core {
 /// The row of a thread, if we still hold its lease.
 fn held(connection: &Db, thread: &ThreadId, lease: &Lease) -> Result<Row> {
     let row = rows::existing(connection, thread)?;
-    match row.owner.as_ref() == Some(&lease.owner) && row.epoch >= lease.epoch {
-        true => Ok(row),
-        false => Err(Error::StaleEpoch { thread: thread.clone(), held: lease.epoch, current: row.epoch }),
+    if row.owner.as_ref() != Some(&lease.owner) || row.epoch < lease.epoch {
+        return Err(Error::StaleEpoch { thread: thread.clone(), held: lease.epoch, current: row.epoch });
     }
+    Ok(row)
 }

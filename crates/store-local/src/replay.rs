@@ -1,7 +1,7 @@
-//! Reading a log into the database: each changeset that holds becomes the rows that its commit wrote.
+//! Reading a log into the database: each valid changeset becomes the rows that its commit wrote.
 //!
-//! Nothing is kept in memory but the fold of one thread and what its log says about things that belong to no thread alone:
-//! postings, the versions of others, and when each version came. Whoever replays decides what becomes of those.
+//! Only the fold of one thread is kept in memory, and what its log records that concerns more than the thread: postings, the versions of
+//! other threads, and the time of each version. The caller writes those.
 
 use std::io::{self, BufReader};
 use std::ops::Range;
@@ -14,39 +14,39 @@ use selvedge_model::account::replay::Buried;
 use selvedge_model::event::BlobErased;
 use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
 use selvedge_model::{Event, Manifest, Run, ThreadId, Timestamp};
-use selvedge_store::seal::{self, Heard, PostedVersions};
+use selvedge_store::seal::{self, ConsumedRequests, PostedVersions};
 use selvedge_store::{Committed, Error, Result};
 use serde_json::Value;
 
 use crate::anchor;
 use crate::db::Db;
-use crate::disk::{Disk, How};
+use crate::disk::{Disk, OpenMode};
 use crate::inbox;
-use crate::index::{self, Added, Standing};
+use crate::index::{self, Added, RowUpdate};
 use crate::layout::Layout;
 use crate::overlay::Overlay;
 use crate::rows::{self, Row, bad_row};
 use crate::saved_state;
 use crate::sealed::Mark;
 
-/// What a log says about things that belong to no thread alone.
+/// What a log records that concerns more than its thread.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     /// Postings, with the type of the event that records them.
     pub(crate) postings: Vec<(&'static str, Record)>,
-    /// Postings that it says it has lost.
+    /// Postings that it records as lost.
     pub(crate) lost: Vec<Buried>,
-    /// Other threads and the versions they had come to.
+    /// Other threads and their versions at the time.
     pub(crate) memories: Vec<(ThreadId, u64)>,
     /// Its versions, in order.
-    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) versions: Vec<ReplayedVersion>,
 }
 
-/// That a thread came to a version.
+/// One version of a thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct ReplayedVersion {
     pub(crate) version: u64,
-    /// When; times never go back within a thread.
+    /// Its time; times never go back within a thread.
     pub(crate) at: Timestamp,
     /// The numbers of its lines.
     pub(crate) lines: Range<u64>,
@@ -54,14 +54,14 @@ pub(crate) struct Arrival {
 
 /// The rows that a log is read into.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Into {
+pub(crate) enum ReplayTarget {
     /// There are none yet.
-    Fresh,
-    /// Those of this thread, which have everything up to this version, if any.
-    Known(i64, Option<u64>),
+    New,
+    /// The rows of this thread, which have everything up to this version, if any.
+    Existing(i64, Option<u64>),
 }
 
-/// A log on its way into the database.
+/// A log that is being read into the database.
 pub(crate) struct Replay<'a> {
     connection: &'a Db,
     thread: &'a ThreadId,
@@ -71,7 +71,7 @@ pub(crate) struct Replay<'a> {
     state: Value,
     state_changed: bool,
     posted: PostedVersions,
-    heard: Heard,
+    consumed: ConsumedRequests,
     gathered: Gathered,
     failed: Option<Error>,
 }
@@ -84,10 +84,10 @@ pub(crate) struct Replayed {
 }
 
 impl<'a> Replay<'a> {
-    pub(crate) fn new(connection: &'a Db, thread: &'a ThreadId, into: Into) -> Self {
+    pub(crate) fn new(connection: &'a Db, thread: &'a ThreadId, into: ReplayTarget) -> Self {
         let (id, known) = match into {
-            Into::Fresh => (None, None),
-            Into::Known(id, known) => (Some(id), known),
+            ReplayTarget::New => (None, None),
+            ReplayTarget::Existing(id, known) => (Some(id), known),
         };
         Self {
             connection,
@@ -98,18 +98,18 @@ impl<'a> Replay<'a> {
             state: empty_state(),
             state_changed: false,
             posted: PostedVersions::new(),
-            heard: Heard::default(),
+            consumed: ConsumedRequests::default(),
             gathered: Gathered::default(),
             failed: None,
         }
     }
 
-    /// The same, of a thread that has consumed these requests.
-    pub(crate) fn having_heard(self, heard: Heard) -> Self {
-        Self { heard, ..self }
+    /// The same, for a thread that has consumed these requests.
+    pub(crate) fn having_consumed(self, consumed: ConsumedRequests) -> Self {
+        Self { consumed, ..self }
     }
 
-    /// Takes one changeset in; what fails is told at the end.
+    /// Adds one changeset; an error is returned by [`Replay::finish`].
     pub(crate) fn entry(&mut self, entry: &Entry) {
         if self.failed.is_none() {
             self.failed = self.take(entry).err();
@@ -141,13 +141,14 @@ impl<'a> Replay<'a> {
                     epoch: entry.head.epoch,
                     owner: None,
                     posted: PostedVersions::new(),
-                    heard: self.heard.clone(),
+                    consumed: self.consumed.clone(),
                     leads: 0,
                     anchor: anchor::epoch(self.connection)?,
                     mark: Mark::NONE,
                 }
                 .sealed(self.connection.seals());
-                let now = Standing { row: &row, manifest: Some(&text), manifest_shown: true, counts: None, redo: None };
+                let now =
+                    RowUpdate { row: &row, manifest: Some(&text), manifest_shown: true, counts: None, redo: None };
                 let exists = || Error::Exists(self.thread.clone());
                 index::insert_thread(self.connection, &now)?.ok_or_else(exists)?
             }
@@ -158,14 +159,14 @@ impl<'a> Replay<'a> {
             let mut versions = checkpoint.with.clone();
             versions.push((self.thread.clone(), checkpoint.version));
             versions.sort();
-            // The mates of this changeset tell the same; who comes first puts it in.
+            // The other logs of this batch have the same key; the first one inserts it.
             rows::put_key(self.connection, key, request, &Committed { versions, ..Committed::default() })?;
         }
         self.gathered.memories.extend(checkpoint.with.iter().cloned());
-        let at = self.gathered.arrivals.last().map_or(at, |latest| at.max(latest.at));
+        let at = self.gathered.versions.last().map_or(at, |latest| at.max(latest.at));
         let end = entry.head.lines;
         let lines = end.saturating_sub(entry.lines.len() as u64)..end;
-        self.gathered.arrivals.push(Arrival { version: entry.head.version, at, lines });
+        self.gathered.versions.push(ReplayedVersion { version: entry.head.version, at, lines });
         Ok(())
     }
 
@@ -174,8 +175,10 @@ impl<'a> Replay<'a> {
         match (event, &mut self.manifest) {
             (Event::ThreadCreated(created), None) => {
                 self.manifest = Some(Manifest::born(self.thread, created, at));
-                let left = created.thread.continuation_of.as_ref();
-                self.gathered.memories.extend(left.map(|left| (left.thread_id.clone(), left.version)));
+                let predecessor = created.thread.continuation_of.as_ref();
+                self.gathered
+                    .memories
+                    .extend(predecessor.map(|predecessor| (predecessor.thread_id.clone(), predecessor.version)));
             }
             (_, Some(manifest)) => manifest.apply(event, at).map_err(|error| refuse(error.into()))?,
             (_, None) => return Err(refuse(FoldError::NotBorn)),
@@ -211,7 +214,7 @@ impl<'a> Replay<'a> {
         let touched_run = entry.checkpoint().and_then(|checkpoint| checkpoint.run_id.as_ref());
         let log = &entry.head.log_id;
         let added = Added { log, messages: &messages, runs: &runs, erased: &erased, touched_run, at };
-        // A log from elsewhere may have a message twice.
+        // An imported log may have a message twice.
         index::add(self.connection, id, &added)?;
         match &self.manifest {
             Some(manifest) => {
@@ -222,7 +225,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Moves the head of the thread to where its log ends. `epoch` is the least that the lease goes on above.
+    /// Moves the head of the thread to the end of its log. `epoch` is the lowest epoch that the lease may have.
     pub(crate) fn finish(self, tail: &Tail, key: Option<&SealKey>, epoch: u64) -> Result<Replayed> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -243,18 +246,18 @@ impl<'a> Replay<'a> {
             epoch: epoch.max(head.epoch),
             owner: seen.owner.clone(),
             posted: self.posted,
-            heard: seen.heard.clone(),
+            consumed: seen.consumed.clone(),
             leads: seen.leads,
             anchor: anchor::epoch(self.connection)?.max(seen.anchor),
             mark: Mark::NONE,
         }
         .sealed(self.connection.seals());
         let text = is_changed.then_some(text.as_str());
-        let now = Standing { row: &row, manifest: text, manifest_shown: true, counts: None, redo: None };
+        let now = RowUpdate { row: &row, manifest: text, manifest_shown: true, counts: None, redo: None };
         if !index::move_head(self.connection, &now, &seen)? {
-            return Err(bad_row("a head changed while its log was read"));
+            return Err(bad_row("a head changed during the transaction"));
         }
-        // Without a key it would not count.
+        // Without a key it would not be valid.
         if let Some(key) = key.filter(|_| self.state_changed) {
             let text = saved_state::seal(key, head, tail, &self.state)?;
             rows::save_state(self.connection, id, head, &text)?;
@@ -268,8 +271,7 @@ fn posting(event: &Event) -> Option<(&'static str, Record)> {
     event.posting().map(|(name, record)| (name, record.clone()))
 }
 
-/// Reads a transcript, every hash and every signature of it, and hands each changeset that holds to `each`. One that is not
-/// there has no bytes.
+/// Reads a transcript, every hash and every signature of it, and passes each valid changeset to `each`. A missing file is treated as empty.
 pub(crate) fn read_log(
     disk: &dyn Disk,
     layout: &Layout,
@@ -278,7 +280,7 @@ pub(crate) fn read_log(
     watched: Option<u64>,
     mut each: impl FnMut(&Entry),
 ) -> io::Result<Examined> {
-    let file = match disk.open(&layout.transcript(thread), How::Read) {
+    let file = match disk.open(&layout.transcript(thread), OpenMode::Read) {
         Ok(file) => Some(file),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),

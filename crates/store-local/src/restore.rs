@@ -1,14 +1,13 @@
-//! A store from a backup, in a project that has none.
+//! Restores a store from a backup, in a project that has none.
 //!
-//! What is restored is compared with the list of heads in the backup at the end.
+//! Everything is verified before anything is written: that the backup is complete and, if it is signed, that the signer is trusted; that
+//! its database is the one it records; every signature of every log and the name of every blob, every manifest and tombstone. What fails
+//! verification is left out and listed, and does not stop the rest from being restored; a wrong database is rebuilt from the logs. At the
+//! end the restored store is compared with the list of heads in the backup.
 //!
-//! Everything is checked before anything is written: that the backup was finished and, if it is signed, by somebody trusted; that
-//! its database is the one it tells of; every signature of every log and the name of every blob, every manifest and tombstone. What is not what was signed is
-//! left out and named, and keeps nothing else from being restored; a database that is not the right one is built anew from the logs.
-//!
-//! All of it is copied to a folder beside the store's and moved into place by one rename. Killed before that, there is no
-//! store, and restoring again begins anew; after it, there is a whole one, or one whose database is missing, which `reindex` builds.
-//! Epochs go on where they were: they stand in the database and in the logs.
+//! Everything is copied to a folder next to the store's and moved into place by one rename. After a crash before that there is no store,
+//! and restoring again starts over; after it there is a complete one, or one whose database is missing, which `reindex` rebuilds. Epochs
+//! continue where they were: they are in the database and in the logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,16 +19,16 @@ use selvedge_log::hash::sha256;
 use selvedge_log::recovery::Finding;
 use selvedge_log::{Head, Signer, Trust, document};
 use selvedge_model::{Digest, Ids, ThreadId};
-use selvedge_store::heads::{self, Depth, Differs, Heads};
+use selvedge_store::heads::{self, Depth, HeadDifference, Heads};
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 
 use crate::backup::{BackedUp, Backup, FILE, HEADS, ITEM, KIND, THREADS, bury, copy_file, entries};
 use crate::blobs::hash_file;
-use crate::copied::{Bad, MANIFEST, TOMBSTONE, bad_tombstone, belongs, judge_copy};
+use crate::copy_check::{Bad, MANIFEST, TOMBSTONE, bad_tombstone, belongs, judge_copy};
 use crate::core::io_error;
 use crate::db::Db;
-use crate::disk::{self, Disk, How};
+use crate::disk::{self, Disk, OpenMode};
 use crate::layout::{Layout, check_folder};
 use crate::open::{self, Access, LocalStore, Options};
 use crate::reindex::Rebuild;
@@ -37,51 +36,50 @@ use crate::rows;
 use crate::schema::{self, Use, database};
 use crate::system::{SystemClock, SystemIds};
 
-/// How long a `backup.json` may be.
-const MOST_BYTES: u64 = 1 << 30;
+/// The maximum length of a `backup.json`.
+const BYTES_MAX: u64 = 1 << 30;
 
 /// What was restored.
 #[derive(Clone, Debug)]
 pub struct Restored {
-    /// What the backup says of itself.
+    /// The content of `backup.json`.
     pub backup: Backup,
-    /// Whether a trusted key signed that. If not, what its database alone knows is nobody's word; its logs are signed themselves.
+    /// Whether a trusted key signed it. If not, what only its database has is unverified; its logs are signed themselves.
     pub is_signed: bool,
-    /// How many threads are whole.
+    /// The number of restored threads.
     pub threads: u64,
-    /// How many blobs are what their names say.
+    /// The number of restored blobs.
     pub blobs: u64,
-    /// What is left out because it is not what was signed, or was not in the backup to begin with.
+    /// What is left out because it failed verification, or was missing in the backup.
     pub bad: Vec<Bad>,
-    /// Whether the database has to be built anew from the logs.
+    /// Whether the database was rebuilt from the logs.
     pub is_rebuilt: bool,
-    /// What of the restored store is behind the list of heads in the backup, and was not left out by name.
-    pub differs: Vec<Differs>,
+    /// Where the restored store differs from the list of heads in the backup, apart from what was left out.
+    pub differs: Vec<HeadDifference>,
 }
 
-/// What a backup holds that is what was signed.
+/// What of a backup passed verification.
 struct Checked {
     restored: Restored,
-    /// Sound threads.
+    /// Valid threads.
     sound: BTreeMap<ThreadId, Sound>,
-    /// Sound tombstones.
+    /// Valid tombstones.
     tombstones: Vec<ThreadId>,
-    /// Where its logs and accounts ended.
+    /// The list of heads in the backup.
     heads: Option<Heads>,
 }
 
-/// A thread whose log is what was signed.
+/// A thread whose log is valid.
 struct Sound {
     head: Head,
-    /// Its sound blobs.
+    /// Its valid blobs.
     blobs: BTreeSet<Digest>,
-    /// Whether its `thread.json` is left out, and has to be written anew.
+    /// Whether its `thread.json` is left out, and has to be written again.
     lacks_manifest: bool,
 }
 
 impl LocalStore {
-    /// Reads and checks a backup: what was signed, the database, every log and every blob. Refused if any of it is not what it
-    /// should be. Writes nothing.
+    /// Verifies a backup: its signature, the database, every log and every blob. Refused if any of it fails. Writes nothing.
     pub fn check_backup(
         backup: &Path,
         trust: &Trust,
@@ -95,13 +93,13 @@ impl LocalStore {
             }
             None if is_rebuilt => {
                 let path = Layout::at(backup.join(THREADS)).database();
-                Err(damaged(&path, "it is not the database that the backup tells of"))
+                Err(damaged(&path, "it is not the database that the backup records"))
             }
             None => Ok(found),
         }
     }
 
-    /// Makes the store of a project from a backup, from all of it that is what was signed; refused if the project has one.
+    /// Creates the store of a project from the valid content of a backup; refused if the project has a store.
     pub fn restore(
         backup: &Path,
         project: &Path,
@@ -118,11 +116,11 @@ impl LocalStore {
         disk.remove_folder(beside.root()).map_err(io_error("remove", beside.root()))?;
         copy_all(&mut checked, &Layout::at(backup.join(THREADS)), &beside, &*disk)?;
         open::refuse_network(beside.root())?;
-        // The rows that were sealed for the store that was backed up are sealed for this one, as far as the logs bear them out.
+        // Rows that were sealed for the original store are sealed again for this one, as far as the logs confirm them.
         let former = open::check_kind(&Layout::at(backup.join(THREADS)), &*disk)?.id;
         let rebuild = Rebuild { project: project.to_owned(), trust: trust.clone(), signer, disk: disk.clone() };
         Self::reindex_at(&beside, &rebuild, Some(&former), &mut |_, _| {})?;
-        // An empty folder may be in the way; a rename replaces it.
+        // An empty folder may exist at the target; a rename replaces it.
         disk.rename(beside.root(), layout.root()).map_err(io_error("put in place", layout.root()))?;
         let above = layout.root().parent().unwrap_or(project);
         disk.sync_folder(above).map_err(io_error("sync", above))?;
@@ -137,13 +135,17 @@ fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usi
     let (found, is_signed) = read_list(backup, trust, disk)?;
     let layout = Layout::at(backup.join(THREADS));
     if found.store_format > schema::FORMAT {
-        let why =
-            format!("its store has format {}, and this program knows up to {}", found.store_format, schema::FORMAT);
+        let why = format!(
+            "its store has format {}, and this program reads formats up to {}",
+            found.store_format,
+            schema::FORMAT
+        );
         return Err(schema::unusable("the backup", why, Some("use the newer Selvedge that wrote it")));
     }
     check_store_file(&layout, disk, found.store_format)?;
     let is_rebuilt = !hash_file(disk, &layout.database()).is_ok_and(|hash| hash == found.database);
-    let (mut bad, mut sound) = (Vec::new(), BTreeMap::new());
+    let mut bad = Vec::new();
+    let mut sound = BTreeMap::new();
     for (index, BackedUp { thread_id, head }) in found.threads.iter().enumerate() {
         match judge_copy(thread_id, head, &layout, trust, disk) {
             Ok(judged) => {
@@ -159,17 +161,18 @@ fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usi
         }
         each(index + 1, found.threads.len());
     }
-    // What was not copied into it can't be told from it; its list knows.
+    // Threads that were not copied into the backup are known only from its list.
     let is_listed = |thread: &ThreadId| found.threads.iter().any(|listed| listed.thread_id == *thread);
     bad.extend(found.bad.iter().filter(|bad| bad.is_log() && !is_listed(&bad.thread_id)).cloned());
     let tombstones = check_tombstones(&layout, trust, disk, &mut bad)?;
     let heads = read_heads(backup, &found, trust, disk)?;
-    let (threads, blobs) = (sound.len() as u64, sound.values().map(|sound| sound.blobs.len() as u64).sum());
+    let threads = sound.len() as u64;
+    let blobs = sound.values().map(|sound| sound.blobs.len() as u64).sum();
     let restored = Restored { backup: found, is_signed, threads, blobs, bad, is_rebuilt, differs: Vec::new() };
     Ok(Checked { restored, sound, tombstones, heads })
 }
 
-/// The threads whose tombstones are rightly signed; others are named.
+/// The threads whose tombstones are valid; others are listed as bad.
 fn check_tombstones(layout: &Layout, trust: &Trust, disk: &dyn Disk, bad: &mut Vec<Bad>) -> Result<Vec<ThreadId>> {
     let mut sound = Vec::new();
     if !check_folder(&layout.tombstones())? {
@@ -190,7 +193,7 @@ fn check_tombstones(layout: &Layout, trust: &Trust, disk: &dyn Disk, bad: &mut V
     Ok(sound)
 }
 
-/// Without its `store.json` nobody knows what a store is. What it must say is no secret.
+/// Checks the `store.json` of a backup. Its content is not secret, so the hint for a missing one includes it.
 fn check_store_file(layout: &Layout, disk: &dyn Disk, format: i64) -> Result<()> {
     let path = layout.store_file();
     match open::check_kind(layout, disk) {
@@ -212,22 +215,22 @@ fn refuse_store(layout: &Layout) -> Result<()> {
     if check_folder(root)? && fs::read_dir(root).map_err(io_error("read", root))?.next().is_some() {
         return Err(Error::Unusable {
             what: format!("`{}`", root.display()),
-            why: "there are threads already, and a backup is never laid over them".to_owned(),
+            why: "it has threads already, and a backup never overwrites them".to_owned(),
             hint: Some("restore into another folder with `-C`, or move this one away first".to_owned()),
         });
     }
     Ok(())
 }
 
-/// What a backup says of itself, and whether it is signed. One that is signed must be rightly so.
+/// Reads `backup.json`, and whether it is signed. A signature must be valid.
 fn read_list(backup: &Path, trust: &Trust, disk: &dyn Disk) -> Result<(Backup, bool)> {
     let path = backup.join(FILE);
-    let bytes = match disk::read(disk, &path, MOST_BYTES) {
+    let bytes = match disk::read(disk, &path, BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let why = format!("there is no `{FILE}` in it: it is no backup, or one that was not finished");
+            let why = format!("there is no `{FILE}` in it: it is not a backup, or one that was not finished");
             let what = format!("`{}`", backup.display());
-            return Err(Error::Unusable { what, why, hint: Some("use a backup that was finished".to_owned()) });
+            return Err(Error::Unusable { what, why, hint: Some("use a finished backup".to_owned()) });
         }
         Err(error) => return Err(io_error("read", &path)(error)),
     };
@@ -245,16 +248,16 @@ fn read_list(backup: &Path, trust: &Trust, disk: &dyn Disk) -> Result<(Backup, b
     Ok((found, is_signed))
 }
 
-/// The list of heads of a backup, which its `backup.json` names by hash. Older backups have none.
+/// The list of heads of a backup, which its `backup.json` names by hash. Unsigned backups have none.
 fn read_heads(backup: &Path, found: &Backup, trust: &Trust, disk: &dyn Disk) -> Result<Option<Heads>> {
     let Some(named) = found.heads else { return Ok(None) };
     let path = backup.join(HEADS);
     let bytes = disk::read(disk, &path, heads::BYTES_MAX).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => damaged(&path, "it is missing, and the backup tells of it"),
+        std::io::ErrorKind::NotFound => damaged(&path, "it is missing, and the backup records it"),
         _ => io_error("read", &path)(error),
     })?;
     if sha256(&bytes) != named {
-        return Err(damaged(&path, "it is not the list of heads that the backup tells of"));
+        return Err(damaged(&path, "it is not the list of heads that the backup records"));
     }
     let hint = || "nothing was restored; use another backup".to_owned();
     let read = Heads::read(&bytes, trust);
@@ -262,8 +265,14 @@ fn read_heads(backup: &Path, found: &Backup, trust: &Trust, disk: &dyn Disk) -> 
     Ok(Some(read.heads))
 }
 
-/// What a restored store lacks of what the list in its backup tells of. What was left out has been named already.
-fn differing(heads: &Heads, bad: &[Bad], project: &Path, trust: &Trust, disk: Arc<dyn Disk>) -> Result<Vec<Differs>> {
+/// Where a restored store differs from the list in its backup, apart from what was left out.
+fn differing(
+    heads: &Heads,
+    bad: &[Bad],
+    project: &Path,
+    trust: &Trust,
+    disk: Arc<dyn Disk>,
+) -> Result<Vec<HeadDifference>> {
     let store = LocalStore::open(Options {
         project: project.to_owned(),
         access: Access::ReadOnly,
@@ -275,8 +284,9 @@ fn differing(heads: &Heads, bad: &[Bad], project: &Path, trust: &Trust, disk: Ar
     })?;
     let is_named = |thread: &ThreadId| bad.iter().any(|bad| bad.blob.is_none() && bad.thread_id == *thread);
     let differs = store.compare_heads(heads, Depth::Whole).differs;
-    // An account is derived from the logs of its family: one that was left out may have been any of them.
-    let is_known = |differs: &Differs| is_named(&differs.thread) || (differs.how.is_of_account() && !bad.is_empty());
+    // An account is derived from the logs of its family: a log that was left out may be any of them.
+    let is_known =
+        |differs: &HeadDifference| is_named(&differs.thread) || (differs.how.is_of_account() && !bad.is_empty());
     Ok(differs.into_iter().filter(|differs| !is_known(differs)).collect())
 }
 
@@ -301,7 +311,7 @@ fn copy_all(checked: &mut Checked, from: &Layout, to: &Layout, disk: &dyn Disk) 
         let names: BTreeSet<_> = checked.tombstones.iter().map(|thread| format!("{}.json", thread.folder())).collect();
         copy_folder(disk, &from.tombstones(), &to.tombstones(), |name| names.contains(name))?;
     }
-    drop(disk.open(&to.commit_lock(), How::Make).map_err(io_error("create", &to.commit_lock()))?);
+    drop(disk.open(&to.commit_lock(), OpenMode::Create).map_err(io_error("create", &to.commit_lock()))?);
     if !checked.restored.is_rebuilt {
         copy_file(disk, &from.database(), &to.database())?;
         checked.restored.is_rebuilt = !settle_database(&to.database(), &checked.sound)?;
@@ -318,21 +328,21 @@ fn copy_all(checked: &mut Checked, from: &Layout, to: &Layout, disk: &dyn Disk) 
     disk.sync_folder(to.root()).map_err(io_error("sync", to.root()))
 }
 
-/// Where a restored store says what its backup lacked.
+/// The file in which a restored store lists what its backup lacked.
 pub(crate) fn left_out_file(layout: &Layout) -> PathBuf {
     layout.root().join("restore.left-out.json")
 }
 
-/// What the backup lacked that a store was restored from; nobody signed that, and nothing is believed for it.
+/// What was missing in the backup that a store was restored from; the list is not signed, and used for display only.
 pub(crate) fn left_out(layout: &Layout, disk: &dyn Disk) -> Vec<Bad> {
-    let read = disk::read(disk, &left_out_file(layout), MOST_BYTES).ok();
+    let read = disk::read(disk, &left_out_file(layout), BYTES_MAX).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// Makes the database say what was restored. False if it tells of other logs than these.
+/// Makes the database match the restored threads. False if it has other heads.
 fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, Sound>) -> Result<bool> {
     let connection = Db::open(path, Use::Write, None)?;
-    // A copied database is not in the mode that a store needs; that stands in its file from here on.
+    // A copied database is not in the journal mode that a store needs; the file keeps the mode from here on.
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
     let work = connection.unchecked_transaction().map_err(database)?;
     let mut known = 0;
@@ -362,7 +372,7 @@ fn copy_folder(disk: &dyn Disk, from: &Path, to: &Path, wanted: impl Fn(&str) ->
         if !wanted(&name.to_string_lossy()) {
             continue;
         }
-        if fs::symlink_metadata(&path).map_err(io_error("look at", &path))?.is_file() {
+        if fs::symlink_metadata(&path).map_err(io_error("check", &path))?.is_file() {
             copy_file(disk, &path, &to.join(&name))?;
         }
     }

@@ -1,4 +1,4 @@
-//! Rows in and out of the database; one small function per question. No decision is taken here.
+//! Reads and writes rows of the database; one small function per query. No decisions are made here.
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, named_params, params};
 use selvedge_log::Head;
@@ -6,7 +6,7 @@ use selvedge_log::hash::sha256;
 use selvedge_model::account::{Account, AccountId, AccountStatus, Reservation};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{CommitKey, Digest, LogId, Manifest, MessageId, Money, OwnerId, Run, RunId, ThreadId, Timestamp};
-use selvedge_store::seal::{self, Heard, PostedVersions};
+use selvedge_store::seal::{self, ConsumedRequests, PostedVersions};
 use selvedge_store::{Committed, Error, Result, Tombstone};
 
 use crate::anchor;
@@ -14,12 +14,12 @@ use crate::db::Db;
 use crate::schema::database;
 use crate::sealed::{self, Indexed, Mark, unsealed};
 
-/// A thread as the database has it.
+/// A thread in the database.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) id: i64,
     pub(crate) manifest: Manifest,
-    /// The digest of the manifest as the row has it, which may name an older time of the last changeset.
+    /// The digest of the stored manifest, which may have an older time of the last changeset.
     pub(crate) stored: Digest,
     pub(crate) head: Head,
     pub(crate) sealed: Vec<u8>,
@@ -27,7 +27,7 @@ pub(crate) struct Row {
     pub(crate) owner: Option<OwnerId>,
     pub(crate) posted: PostedVersions,
     /// The requests that were consumed.
-    pub(crate) heard: Heard,
+    pub(crate) consumed: ConsumedRequests,
     /// How many events wait to lead the next changeset.
     pub(crate) leads: u64,
     /// The newest epoch of the anchor that its writer knew.
@@ -44,7 +44,7 @@ pub(crate) struct SavedState {
     pub(crate) text: String,
 }
 
-/// Something in the database can't be what Selvedge wrote.
+/// The database contains something that Selvedge never writes.
 pub(crate) fn bad_row(what: impl std::fmt::Display) -> Error {
     Error::Integrity {
         what: "`registry.db` is damaged".to_owned(),
@@ -53,7 +53,7 @@ pub(crate) fn bad_row(what: impl std::fmt::Display) -> Error {
     }
 }
 
-/// Whether an error says that the database itself can't be read, and nothing of a thread.
+/// Whether an error concerns the database itself, not a thread.
 pub(crate) fn is_of_database(error: &Error) -> bool {
     match error {
         Error::Integrity { what, .. } => what.contains("`registry.db`"),
@@ -72,7 +72,7 @@ pub(crate) fn signed(number: u64) -> i64 {
 }
 
 fn digest(bytes: Vec<u8>) -> Result<Digest> {
-    bytes.try_into().map(Digest).map_err(|_| bad_row("a digest has not 32 bytes"))
+    bytes.try_into().map(Digest).map_err(|_| bad_row("a digest does not have 32 bytes"))
 }
 
 fn text<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T> {
@@ -111,41 +111,44 @@ pub(crate) fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Raw> {
     Ok((row.get(0)?, row.get(1)?, row.get(2)?, head, rest))
 }
 
-/// A row as it stands there, whatever its seal says.
+/// A row; its seal is not checked.
 pub(crate) fn row((id, log_id, text_of_manifest, head, rest): Raw) -> Result<Row> {
     let (lengths, hash, segment, signer, head_epoch) = head;
-    let (sealed, epoch, owner, updated_at, posted, (mark, heard, [leads, anchor])) = rest;
+    let (sealed, epoch, owner, updated_at, posted, (mark, consumed, [leads, anchor])) = rest;
     let mut manifest: Manifest = json(&text_of_manifest)?;
     manifest.updated_at = Timestamp::from_micros(updated_at);
     let stored = sha256(text_of_manifest.as_bytes());
-    let head = end_of(&log_id, lengths, hash, segment, signer, head_epoch)?;
+    let head = to_head(&log_id, lengths, hash, segment, signer, head_epoch)?;
     let owner = owner.as_deref().map(text).transpose()?;
     let posted = if posted.is_empty() { PostedVersions::new() } else { json(&posted)? };
-    let heard = if heard.is_empty() { Heard::default() } else { json(&heard)? };
-    let (epoch, leads, anchor, mark) = (unsigned(epoch), unsigned(leads), unsigned(anchor), Mark::read(mark));
-    Ok(Row { id, manifest, stored, head, sealed, epoch, owner, posted, heard, leads, anchor, mark })
+    let consumed = if consumed.is_empty() { ConsumedRequests::default() } else { json(&consumed)? };
+    let epoch = unsigned(epoch);
+    let leads = unsigned(leads);
+    let anchor = unsigned(anchor);
+    let mark = Mark::read(mark);
+    Ok(Row { id, manifest, stored, head, sealed, epoch, owner, posted, consumed, leads, anchor, mark })
 }
 
-/// What a head has of what its log posted, as it is stored.
+/// The versions that a log posted to, as stored in its head.
 pub(crate) fn posted_text(posted: &PostedVersions) -> Result<String> {
     if posted.is_empty() { Ok(String::new()) } else { to_json(posted) }
 }
 
-/// What a head has of the requests that were consumed, as it is stored.
-pub(crate) fn heard_text(heard: &Heard) -> Result<String> {
-    if *heard == Heard::default() { Ok(String::new()) } else { to_json(heard) }
+/// The consumed requests, as stored in a head.
+pub(crate) fn consumed_text(consumed: &ConsumedRequests) -> Result<String> {
+    if *consumed == ConsumedRequests::default() { Ok(String::new()) } else { to_json(consumed) }
 }
 
 pub(crate) fn find(db: &Db, thread: &ThreadId) -> Result<Option<Row>> {
     match find_any(db, thread)? {
-        // The row that is found by a name must be the row of that name.
+        // The manifest of the row must have the same thread id.
         Some(row) if row.manifest.thread_id != *thread => Err(unsealed(db, format!("thread `{thread}`"))),
         Some(row) => row.checked(db).map(Some),
         None => Ok(None),
     }
 }
 
-/// The same, whatever its seal says.
+/// The same; its seal is not checked.
 pub(crate) fn find_any(connection: &Connection, thread: &ThreadId) -> Result<Option<Row>> {
     let sql = const_format(&[COLUMNS, TABLES], "t.thread_id = ?");
     let mut statement = connection.prepare_cached(&sql).map_err(database)?;
@@ -153,8 +156,8 @@ pub(crate) fn find_any(connection: &Connection, thread: &ThreadId) -> Result<Opt
     found.map(row).transpose()
 }
 
-/// The end of a log, of its columns.
-fn end_of(
+/// The head of a log, from its columns.
+fn to_head(
     log_id: &str,
     [version, lines, bytes]: [i64; 3],
     hash: Vec<u8>,
@@ -178,12 +181,12 @@ fn const_format([columns, tables]: &[&str; 2], condition: &str) -> String {
     format!("SELECT {columns} FROM {tables} WHERE {condition}")
 }
 
-/// Rows that satisfy `condition`; refused if one of them is not what was sealed.
+/// Rows that satisfy `condition`; refused if one of them fails its seal.
 pub(crate) fn select(db: &Db, condition: &str, values: impl rusqlite::Params) -> Result<Vec<Row>> {
     select_any(db, condition, values)?.into_iter().map(|row| row.checked(db)).collect()
 }
 
-/// The same, whatever their seals say.
+/// The same; their seals are not checked.
 pub(crate) fn select_any(connection: &Connection, condition: &str, values: impl rusqlite::Params) -> Result<Vec<Row>> {
     let sql = const_format(&[COLUMNS, TABLES], condition);
     let mut statement = connection.prepare_cached(&sql).map_err(database)?;
@@ -204,10 +207,10 @@ pub(crate) fn existing(db: &Db, thread: &ThreadId) -> Result<Row> {
     find(db, thread)?.ok_or_else(|| missing(db, thread))
 }
 
-/// The name of the thread of this number.
+/// The name of the thread with this row id.
 pub(crate) fn name(connection: &Connection, id: i64) -> Result<ThreadId> {
     let found: Option<String> = one(connection, "SELECT thread_id FROM threads WHERE id = ?", [id])?;
-    text(&found.ok_or_else(|| bad_row("there is redo of a thread that is not there"))?)
+    text(&found.ok_or_else(|| bad_row("there is redo of a missing thread"))?)
 }
 
 fn one<T: rusqlite::types::FromSql>(
@@ -219,7 +222,7 @@ fn one<T: rusqlite::types::FromSql>(
     statement.query_row(values, |row| row.get(0)).optional().map_err(database)
 }
 
-/// Whether a query finds anything.
+/// Whether a query returns a row.
 pub(crate) fn exists(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<bool> {
     connection.prepare_cached(sql).map_err(database)?.exists(values).map_err(database)
 }
@@ -234,7 +237,7 @@ pub(crate) fn tombstone(connection: &Connection, thread: &ThreadId) -> Result<Op
     found.as_deref().map(json).transpose()
 }
 
-/// The signed document that remains of a deleted thread.
+/// The signed tombstone of a deleted thread.
 pub(crate) fn signed_tombstone(connection: &Connection, thread: &ThreadId) -> Result<Option<String>> {
     one(connection, "SELECT document FROM tombstones WHERE thread_id = ?", [thread.as_str()])
 }
@@ -250,13 +253,14 @@ pub(crate) fn message(db: &Db, row: &Row, message: &MessageId) -> Result<Option<
     Ok(Some(found))
 }
 
-/// Refuses messages of a thread that another program put down.
+/// Refuses messages of a thread that fail their seals.
 pub(crate) fn check_messages(db: &Db, row: &Row) -> Result<()> {
     let sql = "SELECT message_id, digest, mark FROM messages WHERE thread = ?";
     let mut statement = db.prepare_cached(sql).map_err(database)?;
     let mut found = statement.query([row.id]).map_err(database)?;
     while let Some(one) = found.next().map_err(database)? {
-        let (id, digest): (String, Vec<u8>) = (one.get(0).map_err(database)?, one.get(1).map_err(database)?);
+        let id: String = one.get(0).map_err(database)?;
+        let digest: Vec<u8> = one.get(1).map_err(database)?;
         let fields: [&[u8]; 3] = [sealed::log(&row.head.log_id), id.as_bytes(), &digest];
         let mark = one.get(2).map_err(database)?;
         indexed_message(&fields).check_of(db, row, mark, || format!("message `{id}`"))?;
@@ -268,9 +272,9 @@ fn indexed_message<'a>(fields: &'a [&'a [u8]; 3]) -> Indexed<'a> {
     Indexed { table: "messages", fields }
 }
 
-/// Puts down that a log has a message; false if it was there already.
+/// Inserts a message of a log; false if it exists already.
 pub(crate) fn put_message(db: &Db, thread: i64, log: &LogId, message: &MessageId, digest: &Digest) -> Result<bool> {
-    // Each id is stored once; a log from elsewhere may have one twice, and the first counts, as it does when folded.
+    // Each id is stored once; an imported log may have one twice, and the first is used, as in the fold.
     let sql = "INSERT INTO messages (thread, message_id, digest, mark) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
     let fields = [sealed::log(log), message.as_str().as_bytes(), &digest.0];
     let mark = indexed_message(&fields).mark(db);
@@ -292,7 +296,7 @@ pub(crate) fn saved_state(connection: &Connection, thread: i64) -> Result<Option
     Ok(found.map(read))
 }
 
-/// Where the log ended when a state was saved last, and how long that was.
+/// The length of the log when the state was last saved, and the length of the state.
 pub(crate) fn saved_state_size(connection: &Connection, thread: i64) -> Result<Option<(u64, u64)>> {
     let sql = "SELECT bytes, length(state) FROM states WHERE thread = ?";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
@@ -327,7 +331,7 @@ fn read_run(db: &Db, row: &Row, (run_id, parent, meta, [created_at, updated_at],
     })
 }
 
-/// What the mark of a run covers; the time of its last commit is a hint.
+/// The fields that the mark of a run covers; the time of its last commit is a hint.
 fn run_fields<'a>(
     log: &'a LogId,
     run: &'a str,
@@ -359,8 +363,10 @@ pub(crate) fn put_run(db: &Db, id: i64, log: &LogId, run: &Run) -> Result<()> {
                VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread, run_id) DO UPDATE SET \
                parent_run_id = excluded.parent_run_id, meta = excluded.meta, created_at = excluded.created_at, \
                updated_at = excluded.updated_at, mark = excluded.mark";
-    let (parent, meta) = (run.parent_run_id.as_ref().map(RunId::as_str), to_json(&run.meta)?);
-    let (created, updated) = (run.created_at.as_micros(), run.updated_at.as_micros());
+    let parent = run.parent_run_id.as_ref().map(RunId::as_str);
+    let meta = to_json(&run.meta)?;
+    let created = run.created_at.as_micros();
+    let updated = run.updated_at.as_micros();
     let created_bytes = created.to_be_bytes();
     let fields = run_fields(log, run.run_id.as_str(), parent, &meta, &created_bytes);
     let mark = Indexed { table: "runs", fields: &fields }.mark(db);
@@ -380,7 +386,7 @@ pub(crate) fn key(db: &Db, key: &CommitKey) -> Result<Option<(Digest, Committed)
     Ok(Some((digest(request)?, json(&answer)?)))
 }
 
-/// Stores a key; false if it was there.
+/// Inserts a commit key; false if it exists already.
 pub(crate) fn put_key(db: &Db, key: &CommitKey, request: &Digest, answer: &Committed) -> Result<bool> {
     let sql = "INSERT INTO keys (key, request, answer, mark) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
     let answer = to_json(answer)?;
@@ -422,23 +428,25 @@ fn to_account(raw: RawAccount) -> Result<(Account, Mark)> {
     Ok((account, Mark::read(mark)))
 }
 
-/// Accounts that satisfy `condition`, in the order of their names; refused if one of them, with its reservations, is not what was sealed.
+/// Accounts that satisfy `condition`, in the order of their names; refused if one of them, with its reservations, fails its seal.
 pub(crate) fn accounts(db: &Db, condition: &str, value: &str) -> Result<Vec<Account>> {
-    let checked = |(account, mark): (Account, Mark)| match is_sealed_account(db, &account, mark)? {
-        true => Ok(account),
-        false => Err(unsealed(db, format!("the account of `{}`", account.id))),
+    let checked = |(account, mark): (Account, Mark)| {
+        if !is_sealed_account(db, &account, mark)? {
+            return Err(unsealed(db, format!("the account of `{}`", account.id)));
+        }
+        Ok(account)
     };
     accounts_any(db, condition, value)?.into_iter().map(checked).collect()
 }
 
-/// Whether an account is what was sealed. Without a key nothing can be checked.
+/// Whether an account passes its seal. Without a key nothing can be checked.
 pub(crate) fn is_sealed_account(db: &Db, account: &Account, mark: Mark) -> Result<bool> {
     let Some(seals) = db.seals() else { return Ok(true) };
     let Some(mark) = mark.digest() else { return Ok(false) };
     Ok(seal::is_account(seals, account, &reservations(db, &account.id)?, mark))
 }
 
-/// Accounts and their marks, whatever those say.
+/// Accounts and their marks, unchecked.
 pub(crate) fn accounts_any(connection: &Connection, condition: &str, value: &str) -> Result<Vec<(Account, Mark)>> {
     let sql = format!(
         "SELECT thread_id, parent_id, max_spend, own_spend, children_spend, reserved_spend, open, version, status, mark, \
@@ -449,7 +457,7 @@ pub(crate) fn accounts_any(connection: &Connection, condition: &str, value: &str
     found.map(|raw| to_account(raw.map_err(database)?)).collect()
 }
 
-/// Writes an account if it still has the version it was read at; false if not. Its reservations must have been written.
+/// Writes an account if it still has the version it was read at; false if not. Its reservations must have been written before.
 pub(crate) fn put_account(db: &Db, before: Option<u64>, account: &Account) -> Result<bool> {
     let mark = match db.seals() {
         Some(seals) => seal::account(seals, account, &reservations(db, &account.id)?).into(),
@@ -492,21 +500,21 @@ pub(crate) fn put_account(db: &Db, before: Option<u64>, account: &Account) -> Re
         },
     )?;
     if changed == 1 {
-        anchor::moved(db, anchor::Part::of_account(&account.id), before.unwrap_or(0), account.version)?;
+        anchor::moved(db, anchor::Bucket::of_account(&account.id), before.unwrap_or(0), account.version)?;
     }
     Ok(changed == 1)
 }
 
-/// Takes an account out, with its reservations.
+/// Removes an account and its reservations.
 pub(crate) fn remove_account(db: &Db, id: &AccountId) -> Result<()> {
     let version: Option<i64> = one(db, "SELECT version FROM budget_ledger WHERE thread_id = ?", [id.as_str()])?;
     for (table, column) in [("reservations", "account"), ("budget_ledger", "thread_id")] {
         execute(db, &format!("DELETE FROM {table} WHERE {column} = ?"), [id.as_str()])?;
     }
-    anchor::moved(db, anchor::Part::of_account(id), version.map_or(0, unsigned), 0)
+    anchor::moved(db, anchor::Bucket::of_account(id), version.map_or(0, unsigned), 0)
 }
 
-/// Writes an account with these reservations, which are all that it has, in the place of what there was of it.
+/// Replaces an account and all its reservations.
 pub(crate) fn replace_account(db: &Db, account: &Account, reservations: &[Reservation]) -> Result<()> {
     remove_account(db, &account.id)?;
     for reservation in reservations {
@@ -533,19 +541,20 @@ pub(crate) fn reservations(connection: &Connection, account: &AccountId) -> Resu
     let mut found = statement.query([account.as_str()]).map_err(database)?;
     let mut reservations = Vec::new();
     while let Some(row) = found.next().map_err(database)? {
-        let (name, body): (String, String) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+        let name: String = row.get(0).map_err(database)?;
+        let body: String = row.get(1).map_err(database)?;
         reservations.push(named_reservation(&name, &body)?);
     }
     Ok(reservations)
 }
 
-/// A reservation that stands under its own name.
+/// A reservation, checked to have the name it is stored under.
 fn named_reservation(name: &str, body: &str) -> Result<Reservation> {
     let reservation: Reservation = json(body)?;
-    match reservation.id.as_str() == name {
-        true => Ok(reservation),
-        false => Err(bad_row(format!("the reservation `{name}` is another one"))),
+    if reservation.id.as_str() != name {
+        return Err(bad_row(format!("the reservation `{name}` has another id")));
     }
+    Ok(reservation)
 }
 
 pub(crate) fn put_reservation(
@@ -574,7 +583,7 @@ mod tests {
     use rusqlite::StatementStatus;
 
     #[test]
-    fn no_statement_is_prepared_again_because_another_value_is_asked_for() {
+    fn no_statement_is_prepared_again_for_another_value() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("registry.db");
         std::fs::File::create(&path).unwrap();

@@ -1,7 +1,7 @@
 //! The folded state that is saved in the database, so that an append in a fresh process does not fold the whole log.
 //!
-//! It is believed only with a mark of our own key, bound to its place in the log, and together with the running hash at
-//! that place: otherwise whoever edits the database could make the next honest commit sign what does not apply.
+//! It is used only with a mark of our own key, bound to its position in the log, and together with the running hash at that position:
+//! otherwise a program that edits the database could make the next commit sign a state that does not apply.
 
 use selvedge_log::hash::{Binding, RunningHash, SealKey};
 use selvedge_log::{Head, Tail};
@@ -38,7 +38,7 @@ pub(crate) fn seal(seal: &SealKey, head: &Head, tail: &Tail, state: &Value) -> R
     serde_json::to_string(&Envelope { mark, hash, state }).map_err(bad_row)
 }
 
-/// The state that was saved, the running hash at its place, and that place; nothing if our key did not mark it.
+/// The saved state, the running hash at its position, and that position; none if our key did not mark it.
 pub(crate) fn open(seal: &SealKey, head: &Head, saved: &SavedState) -> Option<(Value, RunningHash, u64)> {
     let binding = binding(head, saved.version, saved.bytes);
     let envelope: Envelope = serde_json::from_str(&saved.text).ok()?;

@@ -1,7 +1,7 @@
-//! The database: its tables, how it is opened, and what its errors mean.
+//! The database: its tables, opening it, and the meaning of its errors.
 //!
-//! What is here can be rebuilt from the logs, except redo that is not drained and requests that are not consumed. `heads`
-//! changes with every commit and is narrow; `threads` changes when a thread's manifest does and carries the indexes.
+//! Everything here can be rebuilt from the logs, except redo that is not drained and requests that are not consumed. `heads` changes with
+//! every commit and is narrow; `threads` changes when a thread's manifest does and has the indexes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
-/// The version of the database's form that is written.
+/// The format of the database that is written.
 pub(crate) const FORMAT: i64 = 7;
 
-/// The oldest version whose committed bytes a rebuild still finds.
+/// The oldest format whose committed bytes a rebuild still finds.
 const FORMAT_OLDEST: i64 = 5;
 
-/// The oldest SQLite whose write-ahead log can be trusted: older ones have a race when it is reset.
+/// The oldest usable SQLite: older ones have a race when the write-ahead log is reset.
 const SQLITE_AT_LEAST: i32 = 3_051_003;
 
 const TABLES: &str = "
 CREATE TABLE threads (
-    id                     INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of creation; never used again
+    id                     INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of creation; never reused
     thread_id              TEXT NOT NULL UNIQUE,
     hex                    TEXT,
     log_id                 TEXT NOT NULL,
@@ -59,31 +59,31 @@ CREATE TABLE heads (
     head_epoch INTEGER NOT NULL, -- of the last checkpoint
     sealed     BLOB NOT NULL,    -- the running hash, sealed
     posted     TEXT NOT NULL,    -- the newest version of each account that its log posted to
-    heard      TEXT NOT NULL,    -- the requests that were consumed; see store::seal::Heard
+    heard      TEXT NOT NULL,    -- the requests that were consumed; see store::seal::ConsumedRequests
     leads      INTEGER NOT NULL, -- how many rows of leads there are
     anchor     INTEGER NOT NULL, -- the newest epoch of the anchor that its writer knew
     mark       BLOB NOT NULL,    -- the seal of the row and of the manifest; see store::seal
     epoch      INTEGER NOT NULL, -- of the lease
     owner      TEXT,
     updated_at INTEGER NOT NULL,
-    counts     BLOB NOT NULL DEFAULT x'', -- a hint: of the last run of the feed, if it is this thread's: those that are not in its row
-    redo       INTEGER NOT NULL DEFAULT 0 -- a hint: the row of redo that leads to this head, if it still is there
+    counts     BLOB NOT NULL DEFAULT x'', -- a hint: the counts of the feed's last run that are not in its row, if it is this thread's
+    redo       INTEGER NOT NULL DEFAULT 0 -- a hint: the redo row that leads to this head, if it still exists
 ) STRICT;
 CREATE INDEX heads_owner ON heads (owner) WHERE owner IS NOT NULL;
 
 CREATE TABLE redo (
-    id      INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again; the row is
+    id      INTEGER PRIMARY KEY AUTOINCREMENT, -- never reused; the row is
     thread  INTEGER NOT NULL,
     offset  INTEGER NOT NULL,
     bytes   BLOB NOT NULL,
     padding BLOB NOT NULL DEFAULT x'',
-    before  INTEGER NOT NULL DEFAULT 0 -- the row that leads to this one, if it still is there
+    before  INTEGER NOT NULL DEFAULT 0 -- the row before this one in the log, if it still exists
 ) STRICT;
 CREATE TABLE leads (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     thread INTEGER NOT NULL,
     event  TEXT NOT NULL,
-    mark   BLOB NOT NULL -- made with the key, for this event behind this head
+    mark   BLOB NOT NULL -- made with the key, for this event at this head
 ) STRICT;
 CREATE INDEX leads_thread ON leads (thread);
 CREATE TABLE messages (
@@ -96,11 +96,11 @@ CREATE TABLE messages (
 CREATE TABLE states (
     thread  INTEGER PRIMARY KEY,
     version INTEGER NOT NULL,
-    bytes   INTEGER NOT NULL, -- where the log ended at that version
+    bytes   INTEGER NOT NULL, -- the length of the log at that version
     state   TEXT NOT NULL
 ) STRICT;
 CREATE TABLE runs (
-    id            INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of beginning
+    id            INTEGER PRIMARY KEY AUTOINCREMENT, -- the order in which they began
     thread        INTEGER NOT NULL,
     run_id        TEXT NOT NULL,
     parent_run_id TEXT,
@@ -118,8 +118,8 @@ CREATE TABLE keys (
     mark    BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE feed (
-    position INTEGER PRIMARY KEY, -- where a run begins; the highest is never deleted, so no place is used again
-    thread   INTEGER NOT NULL,    -- 0 is nobody
+    position INTEGER PRIMARY KEY, -- the first of a run; the highest is never deleted, so no position is reused
+    thread   INTEGER NOT NULL,    -- 0: withdrawn
     version  INTEGER NOT NULL,    -- the first of the run
     line     INTEGER NOT NULL DEFAULT 0,  -- the number of its first line
     counts   BLOB NOT NULL DEFAULT x''    -- how many lines each commit of the run has
@@ -128,7 +128,7 @@ CREATE TABLE tombstones (
     thread_id TEXT PRIMARY KEY,
     tombstone TEXT NOT NULL,
     document  TEXT NOT NULL,    -- the signed file
-    buried    INTEGER NOT NULL  -- whether the file is written and the folder gone
+    buried    INTEGER NOT NULL  -- whether the file is written and the folder removed
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE budget_ledger (
     thread_id      TEXT PRIMARY KEY, -- the root of the chain that the account belongs to
@@ -159,7 +159,7 @@ CREATE TABLE erasures (
     blob      BLOB NOT NULL,
     reason    TEXT NOT NULL,
     erased_at INTEGER NOT NULL,
-    done      INTEGER NOT NULL, -- a hint: whether the file is gone
+    done      INTEGER NOT NULL, -- a hint: whether the file is removed
     mark      BLOB NOT NULL,
     PRIMARY KEY (thread, blob)
 ) STRICT, WITHOUT ROWID;
@@ -170,7 +170,7 @@ CREATE INDEX threads_stale ON threads (id) WHERE manifest_stale = 1;
 /// Requests to threads, and where they were consumed.
 const INBOX: &str = "
 CREATE TABLE requests (
-    id         INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of posting; never used again
+    id         INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of posting; never reused
     thread     INTEGER NOT NULL,
     request_id TEXT NOT NULL,
     kind       TEXT NOT NULL,
@@ -181,14 +181,14 @@ CREATE TABLE requests (
 ) STRICT;
 CREATE TABLE inboxes (
     thread INTEGER PRIMARY KEY,
-    posted TEXT NOT NULL, -- the numbers of the requests that were posted to it, as far as they waited when the newest came
+    posted TEXT NOT NULL, -- the numbers of the requests that waited when the newest was posted
     mark   BLOB NOT NULL
 ) STRICT;
 CREATE INDEX inboxes_bucket ON inboxes (thread % 32);
 CREATE TABLE anchor (
     id    INTEGER PRIMARY KEY CHECK (id = 1),
     epoch INTEGER NOT NULL, -- raised by every change of an account or an inbox
-    sums  BLOB NOT NULL,    -- of what their numbers add up to; see crate::anchor
+    sums  BLOB NOT NULL,    -- of their numbers; see crate::anchor
     mark  BLOB NOT NULL
 ) STRICT;
 CREATE TABLE answers (
@@ -209,11 +209,11 @@ pub(crate) enum Use {
     Read,
 }
 
-/// How many bytes a page of a new database has. A commit changes two pages or three and writes and syncs them whole, so small ones are
-/// faster; a row of redo as it is used again fills one. Databases that were made with larger ones keep theirs.
+/// The page size of a new database in bytes. A commit changes two or three pages and writes and syncs them whole, so small pages are
+/// faster; a reused redo row fills one. Databases that were created with larger pages keep them.
 const PAGE: u32 = 2_048;
 
-/// Makes the tables of a new database; the file must exist and be empty.
+/// Creates the tables of a new database; the file must exist and be empty.
 pub(crate) fn create(path: &Path) -> Result<()> {
     let connection = raw(path, Use::Write)?;
     connection.pragma_update(None, "page_size", PAGE).map_err(database)?;
@@ -222,7 +222,7 @@ pub(crate) fn create(path: &Path) -> Result<()> {
     connection.execute_batch(&script).map_err(database)
 }
 
-/// Opens a database that exists, and checks that it is one of ours, of the format that is written.
+/// Opens an existing database, and checks that it is one of ours, of the current format.
 pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
     match open_any(path, usage)? {
         (connection, FORMAT) => Ok(connection),
@@ -230,17 +230,17 @@ pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
     }
 }
 
-/// Opens a database that exists, of this format or of an older one whose redo can be read; gives its format.
+/// Opens an existing database of this format or of an older one whose redo can be read; returns its format.
 pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
     if rusqlite::version_number() < SQLITE_AT_LEAST {
         return Err(unusable("the SQLite library", format!("version {} is too old", rusqlite::version()), None));
     }
     let connection = raw(path, usage)?;
     let (connection, found) = match version(&connection) {
-        // In a folder that may not be written, SQLite can't make the index of its write-ahead log; a database without
-        // such a log can be read as it lies there.
+        // In a folder that can't be written, SQLite can't create the index of its write-ahead log; a database without such a log can be
+        // read without one.
         Err(Error::Io { .. }) if usage == Use::Read && is_folded(path) && !may_write_beside(path) => {
-            let connection = untouched(path)?;
+            let connection = open_immutable(path)?;
             let found = version(&connection)?;
             (connection, found)
         }
@@ -259,70 +259,70 @@ pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
         FORMAT_OLDEST..=FORMAT => Ok((connection, found)),
         newer if newer > FORMAT => Err(unusable(
             "`registry.db`",
-            format!("it has format {newer}, and this program knows format {FORMAT}"),
+            format!("it has format {newer}, and this program reads format {FORMAT}"),
             Some("use the newer Selvedge that wrote it"),
         )),
         _ => Err(Error::Integrity {
             what: "`registry.db`".to_owned(),
-            why: "it is not a database of Selvedge".to_owned(),
+            why: "it is not a Selvedge database".to_owned(),
             hint: Some(REBUILD.to_owned()),
         }),
     }
 }
 
-/// The version that a database says it has.
+/// The format that a database records.
 pub(crate) fn version(connection: &Connection) -> Result<i64> {
     let mut statement = connection.prepare_cached("PRAGMA user_version").map_err(database)?;
     statement.query_row([], |row| row.get(0)).map_err(database)
 }
 
-/// Notes that a program without a key wrote rows, which are not sealed.
+/// Records that a program without a key wrote rows, which are not sealed.
 pub(crate) fn set_unsealed(connection: &Connection) -> Result<()> {
     connection.pragma_update(None, "application_id", UNSEALED).map_err(database)
 }
 
-/// Whether a program without a key wrote rows. It is a hint: the next process that opens the store to write, with a key, derives every row
+/// Whether a program without a key wrote rows. It is a hint: the next process that opens the store for writing with a key derives every row
 /// from the logs and seals it.
 pub(crate) fn is_unsealed(connection: &Connection) -> Result<bool> {
     let found: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(database)?;
     Ok(found == UNSEALED)
 }
 
-/// In `application_id` of a database that has rows which are not sealed.
+/// The `application_id` of a database with unsealed rows.
 const UNSEALED: i64 = 1;
 
 /// What to do about a database that can't be used.
 pub(crate) const REBUILD: &str =
     "`selvedge reindex` rebuilds `registry.db` from the logs, which are untouched and still verify";
 
-/// Whether files may be made in the folder of a database. Where they may, SQLite failed at something else, which may pass; a connection that
-/// takes the file as it lies there would never see what is committed later.
+/// Whether files may be created in the folder of a database. If so, SQLite failed for another reason, which may be temporary; a connection
+/// that ignores the log would never see later commits.
 fn may_write_beside(path: &Path) -> bool {
     use rustix::fs::{Access, access};
     access(path.parent().unwrap_or(Path::new(".")), Access::WRITE_OK).is_ok()
 }
 
-/// Whether nothing waits in the write-ahead log of a database. One that can't be looked at may hold something.
+/// Whether the write-ahead log of a database is empty. One that can't be checked may not be.
 fn is_folded(path: &Path) -> bool {
     let absent = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
     std::fs::metadata(path.with_extension("db-wal")).map_or_else(|error| absent(&error), |log| log.len() == 0)
 }
 
-/// Opens a database without making or locking any file.
-fn untouched(path: &Path) -> Result<Connection> {
+/// Opens a database without creating or locking any file.
+fn open_immutable(path: &Path) -> Result<Connection> {
     let escaped = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let connection = Connection::open_with_flags(format!("file:{escaped}?immutable=1"), flags).map_err(database)?;
-    equip(connection)
+    configure(connection)
 }
 
-/// Gives a connection what every one has.
-fn equip(connection: Connection) -> Result<Connection> {
+/// Configures a connection.
+fn configure(connection: Connection) -> Result<Connection> {
     #[cfg(test)]
-    let connection = crate::testing::overheard(connection);
+    let connection = crate::testing::traced(connection);
     connection.busy_timeout(Duration::from_secs(10)).map_err(database)?;
     connection.set_prepared_statement_cache_capacity(64);
-    // A plan does not depend on the values that are bound. Else a statement that might profit is prepared anew with each of them.
+    // Plans must not depend on bound values; else SQLite may prepare a statement again for each of them.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(database)?;
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     let lower = |context: &Context<'_>| Ok(context.get::<Option<String>>(0)?.map(|text| text.to_lowercase()));
@@ -337,18 +337,18 @@ fn raw(path: &Path, usage: Use) -> Result<Connection> {
     };
     // Each connection has one user at a time, so SQLite's own mutex is not needed.
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let connection = equip(Connection::open_with_flags(path, flags).map_err(database)?)?;
+    let connection = configure(Connection::open_with_flags(path, flags).map_err(database)?)?;
     if usage == Use::Write {
-        // What it can't open to write SQLite opens for reading, whatever the reason, and would stay with that.
+        // If SQLite can't open the database for writing, it opens it for reading and keeps that mode.
         if connection.is_readonly("main").map_err(database)? {
-            let why = std::io::Error::new(std::io::ErrorKind::PermissionDenied, "it can't be opened to write");
+            let why = std::io::Error::new(std::io::ErrorKind::PermissionDenied, "it can't be opened for writing");
             return Err(Error::Io { what: "open", path: path.to_owned(), source: why });
         }
         connection.pragma_update(None, "synchronous", "FULL").map_err(database)?;
-        // A worker moves the log into the database long before, here or in another process; this is for when none can.
+        // A worker moves the log into the database long before that, in this process or another one; this is for when none can.
         connection.pragma_update(None, "wal_autocheckpoint", 24_000).map_err(database)?;
-        // Redo rows are used again in turn, and so are the heads of ten thousand live threads: 8 MiB and 4 MiB, which are not read anew
-        // for each commit. It takes memory as pages are used.
+        // Redo rows are reused in turn, and so are the heads of ten thousand live threads: 8 MiB and 4 MiB, which are not read again for
+        // each commit. Memory is allocated as pages are used.
         connection.pragma_update(None, "cache_size", -32_000).map_err(database)?;
     }
     Ok(connection)
@@ -358,7 +358,7 @@ pub(crate) fn unusable(what: &str, why: String, hint: Option<&str>) -> Error {
     Error::Unusable { what: what.to_owned(), why, hint: hint.map(str::to_owned) }
 }
 
-/// What a database error means to a caller.
+/// Maps a database error to a store error.
 pub(crate) fn database(error: rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Integrity {
@@ -376,7 +376,7 @@ pub(crate) fn database(error: rusqlite::Error) -> Error {
             path: "registry.db".into(),
             source: std::io::Error::new(std::io::ErrorKind::PermissionDenied, error.to_string()),
         },
-        // An error of the disk says nothing about the database: whoever rebuilds it must not take it for damaged.
+        // A disk error says nothing about the database: a rebuild must not treat it as damaged.
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::SystemIoFailure) => {
             Error::Database { why: error.to_string(), retryable: true }
         }

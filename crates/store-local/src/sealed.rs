@@ -1,14 +1,14 @@
-//! What the database may say: every table and column, and why it may be believed.
+//! Every table and column of the database, and how it is protected.
 //!
-//! A program that can write the database and has no key must not get anything signed, spent, dispatched or answered. So every column that
-//! a commit or a run relies on is *sealed* (a mark that only the holder of the key can make, [`selvedge_store::seal`]), *checked* (against
-//! bytes that are signed themselves), or a *hint*, which changes nothing but speed and display. [`COLUMNS`] names them all; a test
-//! compares it with the schema, and `SECURITY.md` shows it.
+//! A program that can write the database and has no key must not get anything signed, spent, dispatched or answered. So every column that a
+//! commit or a run relies on is *sealed* (by a mark that only the holder of the key can make, [`selvedge_store::seal`]), *checked* (against
+//! bytes that are signed themselves), or a *hint*, which affects only speed and display. `COLUMNS` lists them all; a test compares it
+//! with the schema, and `SECURITY.md` shows it.
 //!
-//! A row whose seal is broken is named, and the command stops: [`unsealed`]. `selvedge reindex` derives every row anew from the logs.
-//! An older row of the same place has a genuine seal. That it is older shows elsewhere: the log goes on behind an older head, and a head
-//! remembers the newest version of each account that its log posted to, and the requests that were consumed. Accounts and inboxes that are
-//! put back together with what would tell are found by the anchor ([`crate::anchor`]).
+//! A row whose seal is broken is reported, and the command stops: [`unsealed`]. `selvedge reindex` derives every row again from the logs.
+//! An older version of a row has a valid seal. That it is older is detected elsewhere: the log continues after an older head, and a head
+//! records the newest version of each account that its log posted to, and the requests that were consumed. Accounts and inboxes that are
+//! replaced together with those rows are detected by the anchor ([`crate::anchor`]).
 
 use selvedge_log::hash::Seals;
 use selvedge_model::{Digest, LogId, ThreadId};
@@ -17,28 +17,28 @@ use selvedge_store::{Error, Result, seal};
 use crate::db::Db;
 use crate::rows::Row;
 
-/// Why a column may be believed.
+/// How a column is protected.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trusted {
     /// A mark covers it.
     Sealed,
-    /// What it says is compared with signed bytes before it counts.
+    /// Its value is compared with signed bytes before it is used.
     Checked,
-    /// It changes nothing but speed and display.
+    /// It affects only speed and display.
     Hint,
 }
 
 #[cfg(test)]
 use Trusted::{Checked, Hint, Sealed};
 
-/// Every table, and its columns by why they may be believed. Generated columns follow from others and are left out.
+/// Every table, and how its columns are protected. Generated columns follow from others and are left out.
 #[cfg(test)]
 pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 17] = [
     (
         "threads",
         &[
-            ("id", Checked), // The rows that it joins name the log or the thread in their seals; a log without rows is refused.
+            ("id", Checked), // The seals of the joined rows include the log or the thread; a log without rows is refused.
             ("thread_id", Sealed),
             ("hex", Hint),
             ("log_id", Sealed),
@@ -154,7 +154,7 @@ pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 17] = [
 pub(crate) struct Mark(Option<Digest>);
 
 impl Mark {
-    /// Of a row that a program without a key wrote.
+    /// The mark of a row that a program without a key wrote.
     pub(crate) const NONE: Self = Self(None);
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -176,26 +176,27 @@ impl From<Digest> for Mark {
     }
 }
 
-/// What the seal of a row says.
+/// The result of checking the seal of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seal {
     /// The holder of our key wrote it.
     Holds,
-    /// There is no key here, or the thread is one that another key signs, or one whose seals can't be judged: it can be looked at, and nothing is written on its word.
+    /// There is no key, or the thread is signed by another key, or by one whose seals can't be checked: the row can be read, and nothing
+    /// derived from it is written.
     Unchecked,
-    /// Our key signs the thread and did not seal this.
+    /// Our key signs the thread and did not seal this row.
     Broken,
 }
 
 /// What is wrong with a row whose seal is broken.
 pub(crate) const UNSEALED: &str = "was not sealed with your key: it was changed, or another program wrote it";
 
-/// A row is not what was sealed.
+/// An error for a row that fails its seal.
 pub(crate) fn unsealed(db: &Db, what: String) -> Error {
     Error::Unsealed { what, ours: db.sealer().map_or(Digest([0; 32]), |sealer| sealer.key) }
 }
 
-/// A row of an index: what follows from a log and is looked up instead of read there.
+/// A row of an index, which is derived from a log.
 pub(crate) struct Indexed<'a> {
     pub(crate) table: &'static str,
     pub(crate) fields: &'a [&'a [u8]],
@@ -207,26 +208,26 @@ impl Indexed<'_> {
         db.seals().map_or(Mark::NONE, |seals| seal::row(seals, self.table, self.fields).into())
     }
 
-    /// Whether this mark is the row's. Without a key nothing can be checked.
+    /// Whether this is the row's mark. Without a key nothing can be checked.
     pub(crate) fn is_marked(&self, db: &Db, mark: Vec<u8>) -> bool {
         let Some(seals) = db.seals() else { return true };
         Mark::read(mark).digest().is_some_and(|mark| seal::is_row(seals, self.table, self.fields, mark))
     }
 
-    /// Refuses a row that another program wrote; `what` names what the row is about.
+    /// Refuses a row that fails its seal; `what` names the content of the row.
     pub(crate) fn check(&self, db: &Db, mark: Vec<u8>, what: impl FnOnce() -> String) -> Result<()> {
-        match self.is_marked(db, mark) {
-            true => Ok(()),
-            false => Err(unsealed(db, what())),
+        if !self.is_marked(db, mark) {
+            return Err(unsealed(db, what()));
         }
+        Ok(())
     }
 
-    /// The same for a row of a thread; of one that another key signs nothing can be checked.
+    /// The same for a row of a thread; rows of a thread that another key signs can't be checked.
     pub(crate) fn check_of(&self, db: &Db, row: &Row, mark: Vec<u8>, what: impl FnOnce() -> String) -> Result<()> {
-        match self.is_marked(db, mark) || row.seal(db) == Seal::Unchecked {
-            true => Ok(()),
-            false => Err(unsealed(db, format!("{} of thread `{}`", what(), row.manifest.thread_id))),
+        if !self.is_marked(db, mark) && row.seal(db) != Seal::Unchecked {
+            return Err(unsealed(db, format!("{} of thread `{}`", what(), row.manifest.thread_id)));
         }
+        Ok(())
     }
 }
 
@@ -240,24 +241,24 @@ impl Row {
             updated_at: self.manifest.updated_at,
             manifest: &self.stored,
             posted: &self.posted,
-            heard: &self.heard,
+            consumed: &self.consumed,
             leads: self.leads,
             anchor: self.anchor,
         }
     }
 
-    /// The row with the seal of what it says.
+    /// The row, sealed.
     pub(crate) fn sealed(mut self, seals: Option<&Seals>) -> Self {
         self.mark = seals.map_or(Mark::NONE, |seals| seal::head(seals, &self.content()).into());
         self
     }
 
-    /// Whether what it says was sealed by a key that counts.
+    /// Whether it passes its seal.
     pub(crate) fn is_sealed(&self, seals: &Seals) -> bool {
         self.mark.digest().is_some_and(|mark| seal::is_head(seals, &self.content(), mark))
     }
 
-    /// What its seal says to the holder of the key of `db`.
+    /// The result of checking its seal with the key of `db`.
     pub(crate) fn seal(&self, db: &Db) -> Seal {
         match db.sealer() {
             None => Seal::Unchecked,
@@ -267,13 +268,15 @@ impl Row {
         }
     }
 
-    /// Refuses to write on the word of a row that is not sealed by us. A program without a key seals nothing.
+    /// Refuses to write anything derived from a row that we did not seal. A program without a key seals nothing.
     pub(crate) fn check_writable(&self, db: &Db) -> Result<()> {
         let Some(sealer) = db.sealer() else { return Ok(()) };
-        let (thread, theirs, ours) = (&self.manifest.thread_id, self.head.signer, sealer.key);
+        let thread = &self.manifest.thread_id;
+        let theirs = self.head.signer;
+        let ours = sealer.key;
         match self.seal(db) {
             Seal::Holds => Ok(()),
-            // A key that ours took over from sealed it, perhaps, and is not at hand.
+            // A predecessor of our key may have sealed it, and is not available.
             Seal::Unchecked if sealer.is_ours(&theirs) => Err(unsealed(db, format!("thread `{thread}`"))),
             Seal::Unchecked => Err(Error::OtherSigner { thread: thread.clone(), theirs, ours }),
             Seal::Broken => Err(unsealed(db, format!("thread `{thread}`"))),
@@ -289,12 +292,12 @@ impl Row {
     }
 }
 
-/// What the rows of a thread are bound to.
+/// What the seals of a thread's rows are bound to.
 pub(crate) fn log(id: &LogId) -> &[u8] {
     id.as_str().as_bytes()
 }
 
-/// What the rows of a chain are bound to.
+/// What the seals of a chain's rows are bound to.
 pub(crate) fn name(thread: &ThreadId) -> &[u8] {
     thread.as_str().as_bytes()
 }
@@ -307,7 +310,7 @@ mod tests {
 
     /// The table of `SECURITY.md` is this one.
     #[test]
-    fn the_page_says_the_same_of_every_column() {
+    fn security_md_has_the_same_table_of_columns() {
         let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../SECURITY.md");
         let page = std::fs::read_to_string(page).unwrap();
         for (table, columns) in COLUMNS {
@@ -320,7 +323,7 @@ mod tests {
         }
     }
 
-    /// A column that is added must be sealed, checked or a hint, and stand here with it.
+    /// A column that is added must be sealed, checked or a hint, and be listed here.
     #[test]
     fn every_column_of_the_schema_is_accounted_for() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Folders of threads that the database does not know: left out when it was rebuilt, copied here, or older than it.
+//! Folders of threads without rows in the database: left out when it was rebuilt, copied here, or newer than the database.
 //!
-//! Their logs are the record all the same, so whoever looks at every thread looks at these too. Nothing is written.
+//! Their logs are signed records all the same, so operations on every thread include them. Nothing is written.
 
 use std::fs;
 
@@ -13,17 +13,17 @@ use crate::open::LocalStore;
 use crate::rows;
 
 impl LocalStore {
-    /// The threads that have a log here and that the database does not know, in the order of their ids.
+    /// The threads that have a log but no rows in the database, in the order of their ids.
     pub fn strays(&self) -> Result<Vec<ThreadId>> {
         self.core.strays()
     }
 
-    /// Whether a thread arrived here in an archive. The others of its family may never have been here.
-    pub fn has_arrived(&self, thread: &ThreadId) -> bool {
-        self.core.has_arrived(thread)
+    /// Whether a thread was imported from an archive. The other threads of its family may never have been in this store.
+    pub fn is_imported(&self, thread: &ThreadId) -> bool {
+        self.core.is_imported(thread)
     }
 
-    /// Whether a thread has a log here that the database does not know.
+    /// Whether a thread has a log but no rows in the database.
     pub fn is_stray(&self, thread: &ThreadId) -> Result<bool> {
         self.core.is_stray(thread)
     }
@@ -45,7 +45,7 @@ impl Core {
     }
 
     pub(crate) fn is_stray(&self, thread: &ThreadId) -> Result<bool> {
-        // A link in a folder's place counts, whatever it leads to: whoever looks at it says so.
+        // A link in place of a folder counts: the operation that opens it reports it.
         let is_link = fs::symlink_metadata(self.layout.thread(thread)).is_ok_and(|found| found.is_symlink());
         if !is_link && !is_there(&self.layout.transcript(thread))? {
             return Ok(false);

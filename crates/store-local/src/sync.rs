@@ -1,8 +1,8 @@
-//! Syncing in the background: transcripts are made durable, then their redo is free to be written over.
+//! Syncing in the background: transcripts are made durable, then their redo may be overwritten.
 //!
-//! Until then a power cut costs nothing: the redo is durable since the commit and is drained again. Only rows whose
-//! bytes were in the transcript before its sync began are used again. A sync that failed proves nothing about the file, so
-//! the file is rebuilt beside the old one from what is known to be signed.
+//! Until then a power failure loses nothing: the redo is durable since the commit and is drained again. Only rows whose bytes were in the
+//! transcript before its sync began are reused. A failed sync proves nothing about the file, so the file is rebuilt next to the old one
+//! from bytes that are known to be signed.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufReader, Read};
@@ -15,26 +15,26 @@ use selvedge_model::ThreadId;
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, Durability, Pending, PendingThread, Phase, io_error, lock};
-use crate::disk::How;
+use crate::disk::OpenMode;
 use crate::manifest::mark_shown;
-use crate::redo::{self, Outline, Row, Rows};
+use crate::redo::{self, Outline, RedoRow, RedoRows};
 use crate::rows;
 use crate::wal::Mover;
 
-/// How long bytes wait for company before they are synced.
+/// How long bytes wait for more before they are synced.
 const WAIT: Duration = Duration::from_millis(300);
-/// How many bytes per thread make it worth not waiting, and how many at most.
+/// The number of bytes per thread that are synced without waiting for more, and its maximum over all threads.
 const ENOUGH_BYTES: u64 = 256 << 10;
 const ENOUGH_BYTES_MAX: u64 = 4 << 20;
-/// How many transcripts are synced before their redo is freed and the database's log is looked at.
-const AT_A_TIME: usize = 1_024;
-/// How many transcripts make it worth syncing some of them on another thread, and how many threads sync at most.
-const EACH_HAND: usize = 64;
-const HANDS_MAX: usize = 8;
-/// How often the worker looks whether its store is still there.
-const LOOK_UP: Duration = Duration::from_secs(5);
+/// How many transcripts are synced before their redo is freed and the database's log is checked.
+const SYNCED_AT_ONCE: usize = 1_024;
+/// The number of transcripts for which another thread is started, and the maximum number of threads.
+const PER_WORKER: usize = 64;
+const WORKERS_MAX: usize = 8;
+/// How often the idle worker checks whether its store still exists.
+const IDLE_WAIT: Duration = Duration::from_secs(5);
 
-/// Starts the worker of a store. It holds no strong reference, so a store that is dropped takes it along.
+/// Starts the worker of a store. It holds no strong reference, so it ends after the store is dropped.
 pub(crate) fn start(core: &Arc<Core>) -> std::io::Result<thread::JoinHandle<()>> {
     let core = Arc::downgrade(core);
     thread::Builder::new().name("selvedge-sync".to_owned()).spawn(move || work(&core))
@@ -45,7 +45,7 @@ fn work(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
         let pending = lock(&core.pending);
         let idle = |pending: &mut Pending| pending.threads.is_empty() && pending.phase == Phase::Open;
-        let waited = core.pending_changed.wait_timeout_while(pending, LOOK_UP, idle);
+        let waited = core.pending_changed.wait_timeout_while(pending, IDLE_WAIT, idle);
         let (pending, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
         if timed_out.timed_out() {
             drop(pending);
@@ -61,29 +61,30 @@ fn work(core: &Weak<Core>) {
         if phase != Phase::Open {
             return;
         }
-        // A log that could not be moved is moved next time, or by the commit that finds it very long.
+        // If the log could not be moved, it is moved next time, or by the commit that finds it very long.
         _ = mover.work(&core, threads);
-        // What could not be synced stays pending and is tried again; its redo keeps it safe meanwhile.
+        // What could not be synced stays pending and is retried; meanwhile its redo keeps it safe.
         _ = core.sync_pending_and(|| _ = mover.work(&core, threads));
     }
 }
 
-/// Tidies while nobody commits. What can't be done is done next time, or by whoever opens the store next.
+/// Cleans up while no commits arrive. What fails is retried next time, or when the store is opened next.
 pub(crate) fn rest(core: &Core, mover: &mut Mover) {
     _ = core.rest_spares();
     _ = mover.work(core, 0);
 }
 
-/// How many bytes make it worth not waiting for more.
+/// The number of bytes that are synced without waiting for more.
 fn enough(pending: &Pending) -> u64 {
     ENOUGH_BYTES.saturating_mul(pending.threads.len().max(1) as u64).min(ENOUGH_BYTES_MAX)
 }
 
 impl Core {
-    /// Notes that a transcript has bytes that are not synced yet. The worker is woken only when that is news to it.
+    /// Records that a transcript has unsynced bytes. The worker is woken only if it has to act.
     pub(crate) fn await_sync(&self, thread: &ThreadId, new: PendingThread, bytes: u64) {
         let mut pending = lock(&self.pending);
-        let (was_empty, were_few) = (pending.threads.is_empty(), pending.bytes < enough(&pending));
+        let was_empty = pending.threads.is_empty();
+        let were_few = pending.bytes < enough(&pending);
         let entry = pending.threads.entry(thread.clone()).or_default();
         entry.id = new.id;
         entry.redo.extend(new.redo);
@@ -100,7 +101,7 @@ impl Core {
         self.sync_pending_and(|| {})
     }
 
-    /// The same, calling `between` again and again if there is much to do.
+    /// The same, calling `between` after each part if there is much to sync.
     fn sync_pending_and(&self, mut between: impl FnMut()) -> Result<()> {
         let threads = {
             let mut pending = lock(&self.pending);
@@ -111,7 +112,7 @@ impl Core {
         let mut failed = undrained.as_ref().err().map(|error| error.to_string());
         let mut left = threads.into_iter().peekable();
         while left.peek().is_some() {
-            let some: Vec<_> = left.by_ref().take(AT_A_TIME).collect();
+            let some: Vec<_> = left.by_ref().take(SYNCED_AT_ONCE).collect();
             let (done, why) = self.sync_some(some, undrained.as_ref().ok());
             failed = why.or(failed);
             if let Err(error) = self.free_redo(&done) {
@@ -125,7 +126,7 @@ impl Core {
         failed.map_or(Ok(()), |why| Err(Error::Unusable { what: "a transcript".to_owned(), why, hint: None }))
     }
 
-    /// Frees the redo of transcripts that are durable, once the names of new ones are too.
+    /// Frees the redo of durable transcripts, once the names of new ones are durable too.
     fn free_redo(&self, done: &[PendingThread]) -> Result<()> {
         if done.iter().any(|entry| entry.is_new) {
             let root = self.layout.root();
@@ -134,17 +135,17 @@ impl Core {
         self.settle_rows(done)
     }
 
-    /// Makes some transcripts durable; gives those that are, and why another one is not. What is not durable stays pending.
+    /// Makes some transcripts durable; returns those, and why another one failed. What is not durable stays pending.
     ///
-    /// Many are synced side by side: the kernel makes one journal entry and one flush of the disk of syncs that come together.
+    /// Many are synced in parallel: the kernel combines concurrent syncs into one journal entry and one flush of the disk.
     fn sync_some(
         &self,
         threads: Vec<(ThreadId, PendingThread)>,
         undrained: Option<&HashSet<i64>>,
     ) -> (Vec<PendingThread>, Option<String>) {
-        let hands = (threads.len() / EACH_HAND).clamp(1, HANDS_MAX);
-        let line = Mutex::new(threads.into_iter());
-        let next = || lock(&line).next();
+        let workers = (threads.len() / PER_WORKER).clamp(1, WORKERS_MAX);
+        let queue = Mutex::new(threads.into_iter());
+        let next = || lock(&queue).next();
         let found = Mutex::new((Vec::new(), None));
         let work = || {
             while let Some((thread, entry)) = next() {
@@ -165,8 +166,8 @@ impl Core {
             }
         };
         thread::scope(|scope| {
-            for _ in 1..hands {
-                // One that can't be had is not missed: whoever is here does it all.
+            for _ in 1..workers {
+                // If no thread can be started, this one does all the work.
                 _ = thread::Builder::new().name("selvedge-sync".to_owned()).spawn_scoped(scope, work);
             }
             work();
@@ -174,7 +175,7 @@ impl Core {
         found.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps redo rows whose bytes are durable in their transcripts for use again, and deletes what is too many.
+    /// Keeps redo rows whose bytes are durable in their transcripts for reuse, and deletes excess ones.
     fn settle_rows(&self, done: &[PendingThread]) -> Result<()> {
         let mut too_many: Vec<_> = done.iter().flat_map(|entry| entry.redo.iter().copied()).collect();
         {
@@ -191,19 +192,19 @@ impl Core {
         })
     }
 
-    /// Deletes the rows that are kept for use again.
+    /// Deletes the spare rows.
     pub(crate) fn drop_spares(&self) -> Result<()> {
         let spares = lock(&self.spares).take_all();
-        match spares.is_empty() {
-            true => Ok(()),
-            false => self.write(Durability::Lazy, |connection| redo::delete(connection, &spares)),
+        if spares.is_empty() {
+            return Ok(());
         }
+        self.write(Durability::Lazy, |connection| redo::delete(connection, &spares))
     }
 
-    /// Makes the rows that are kept for use again nobody's, for as long as nobody commits, and deletes what is too many.
+    /// Detaches the spare rows from their threads while no commits read_archive, and deletes excess ones.
     pub(crate) fn rest_spares(&self) -> Result<()> {
         let (kept, too_many) = lock(&self.spares).take_apart();
-        if kept.iter().all(Row::is_nobodys) && too_many.is_empty() {
+        if kept.iter().all(RedoRow::is_detached) && too_many.is_empty() {
             self.keep_spares(&kept);
             return Ok(());
         }
@@ -215,33 +216,33 @@ impl Core {
         Ok(())
     }
 
-    fn keep_spares(&self, rows: &[Row]) {
+    fn keep_spares(&self, rows: &[RedoRow]) {
         let mut spares = lock(&self.spares);
         rows.iter().for_each(|row| _ = spares.keep(*row));
     }
 
-    /// Threads that have older redo than ours which this process neither wrote nor found in the transcript: whoever
-    /// committed it may have died, or failed, before its bytes were written.
+    /// Threads that have older redo than ours which this process neither wrote nor found in the transcript: the process that committed it
+    /// may have died, or failed, before the bytes were written.
     ///
-    /// Opening the store drained what there was. So as long as nobody else has written since, there is nothing to find.
+    /// Opening the store drained all redo. So if no other process has written since, there is none to find.
     pub(crate) fn undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
         let opened = *lock(&self.opened);
-        let now = lock(self.gate()?).alone(&self.layout, |gate| gate.others(&self.layout))?;
-        match opened == Some(now) {
-            true => Ok(HashSet::new()),
-            false => self.look_for_undrained(threads),
+        let now = lock(self.writer()?).exclusive(&self.layout, |writer| writer.data_version(&self.layout))?;
+        if opened == Some(now) {
+            return Ok(HashSet::new());
         }
+        self.look_for_undrained(threads)
     }
 
     fn look_for_undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
         let spares = lock(&self.spares).ids();
-        let rows = self.read(|connection| Rows::read(connection))?;
+        let rows = self.read(|connection| RedoRows::read(connection))?;
         let outlines: HashMap<i64, &Outline> = rows.threads.iter().map(|outline| (outline.id, outline)).collect();
         let is_undrained = |entry: &&PendingThread| {
-            let ours: HashSet<i64> = entry.redo.iter().map(Row::id).collect();
-            let newest = entry.redo.iter().map(Row::offset).max();
+            let ours: HashSet<i64> = entry.redo.iter().map(RedoRow::id).collect();
+            let newest = entry.redo.iter().map(RedoRow::offset).max();
             let is_foreign =
-                |row: &Row| Some(row.offset()) < newest && !ours.contains(&row.id()) && !spares.contains(&row.id());
+                |row: &RedoRow| Some(row.offset()) < newest && !ours.contains(&row.id()) && !spares.contains(&row.id());
             outlines.get(&entry.id).is_some_and(|outline| outline.rows.iter().any(is_foreign))
         };
         Ok(threads.values().filter(is_undrained).map(|entry| entry.id).collect())
@@ -250,7 +251,7 @@ impl Core {
     /// Makes one transcript durable.
     fn sync_thread(&self, thread: &ThreadId, entry: &PendingThread) -> Result<()> {
         let path = self.layout.transcript(thread);
-        let synced = match self.disk.open(&path, How::Write) {
+        let synced = match self.disk.open(&path, OpenMode::Write) {
             Ok(file) => file.sync(),
             // A thread that was deleted meanwhile has no redo left either.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_gone(thread)? => return Ok(()),
@@ -270,15 +271,15 @@ impl Core {
         self.read(|connection| Ok(rows::find(connection, thread)?.is_none()))
     }
 
-    /// Writes a transcript anew beside the old one, if what can be read of it is what its head says, and puts it in place.
+    /// Writes a transcript again next to the old one, if its readable bytes match its head, and renames it over the old one.
     fn rebuild(&self, thread: &ThreadId) -> Result<()> {
-        let mut gate = lock(self.gate()?);
-        gate.alone(&self.layout, |_| {
+        let mut writer = lock(self.writer()?);
+        writer.exclusive(&self.layout, |_| {
             let path = self.layout.transcript(thread);
-            let (head, overlay) = self.shot(thread)?.committed();
+            let (head, overlay) = self.open_log(thread)?.committed();
             let beside = path.with_extension("rebuild");
             self.disk.remove(&beside).map_err(io_error("remove", &beside))?;
-            let target = self.disk.open(&beside, How::MakeNew).map_err(io_error("create", &beside))?;
+            let target = self.disk.open(&beside, OpenMode::CreateNew).map_err(io_error("create", &beside))?;
             let mut reader = BufReader::with_capacity(1 << 16, overlay);
             let mut hash = RunningHash::new();
             let mut buffer = vec![0; 1 << 16];
@@ -295,8 +296,8 @@ impl Core {
             if hash.digest() != head.hash {
                 return Err(Error::Integrity {
                     what: format!("the log of `{thread}` could not be synced"),
-                    why: "what can be read of it is not what was signed".to_owned(),
-                    hint: Some(format!("`selvedge verify {thread}` says what is still proven")),
+                    why: "its readable bytes are not what was signed".to_owned(),
+                    hint: Some(format!("`selvedge verify {thread}` shows which versions are still proven")),
                 });
             }
             target.sync().map_err(io_error("sync", &beside))?;

@@ -1,4 +1,4 @@
-//! The machine's own clock and chance, for programs to hand to the libraries.
+//! The machine's clock and random source, for programs to pass to the libraries.
 
 use selvedge_model::{Clock, Ids, Timestamp};
 
@@ -12,13 +12,13 @@ impl Clock for SystemClock {
     }
 }
 
-/// The machine's source of chance.
+/// The machine's random source.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemIds;
 
 impl Ids for SystemIds {
     fn fill(&self, bytes: &mut [u8]) {
-        // Without chance there are no keys and no ids; there is nothing sensible to go on with.
-        getrandom::fill(bytes).unwrap_or_else(|error| panic!("the operating system gives no random bytes: {error}"));
+        // Without random bytes there are no keys and no ids; nothing sensible can be done.
+        getrandom::fill(bytes).unwrap_or_else(|error| panic!("the operating system returns no random bytes: {error}"));
     }
 }

@@ -1,4 +1,4 @@
-//! A store in a folder of its own, for the tests inside this crate, and what is asked of its database.
+//! A store in a temporary folder, for the tests inside this crate, and a record of the statements run on its database.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -14,19 +14,19 @@ use crate::disk::RealDisk;
 use crate::system::{SystemClock, SystemIds};
 use crate::{Access, LocalStore, Options};
 
-pub(crate) struct House {
+pub(crate) struct TestStore {
     pub(crate) folder: tempfile::TempDir,
     pem: String,
 }
 
-impl House {
+impl TestStore {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
         Self { folder, pem: Signer::generate(&SystemIds).to_pem().to_string() }
     }
 
-    /// A store as another process has it: nothing is shared but the files.
+    /// Opens the store as another process would: only the files are shared.
     pub(crate) fn open(&self) -> LocalStore {
         let signer = Signer::from_pem(&self.pem).unwrap();
         LocalStore::open(Options {
@@ -42,29 +42,29 @@ impl House {
     }
 }
 
-/// The statements that were run on the databases that a test listens to.
-static OVERHEARD: Mutex<Option<HashMap<PathBuf, BTreeSet<String>>>> = Mutex::new(None);
+/// The statements that were run on the databases that a test traces.
+static TRACED: Mutex<Option<HashMap<PathBuf, BTreeSet<String>>>> = Mutex::new(None);
 
-/// Lets a connection tell which statements it runs, if somebody listens by then.
-pub(crate) fn overheard(mut connection: Connection) -> Connection {
+/// Records the statements that a connection runs, if a test traces its database.
+pub(crate) fn traced(mut connection: Connection) -> Connection {
     let path = connection.path().map(PathBuf::from).unwrap_or_default();
     let listen = move |event: TraceEvent<'_>| {
         if let TraceEvent::Stmt(statement, _) = event
-            && let Some(said) = lock(&OVERHEARD).as_mut().and_then(|all| all.get_mut(&path))
+            && let Some(statements) = lock(&TRACED).as_mut().and_then(|all| all.get_mut(&path))
         {
-            said.insert(statement.sql().into_owned());
+            statements.insert(statement.sql().into_owned());
         }
     };
     connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(listen)).unwrap();
     connection
 }
 
-/// The statements that are run on the database of a store while `work` is done, by any of its connections.
-pub(crate) fn listen(store: &LocalStore, work: impl FnOnce()) -> BTreeSet<String> {
+/// The statements that any connection runs on the database of a store during `work`.
+pub(crate) fn trace(store: &LocalStore, work: impl FnOnce()) -> BTreeSet<String> {
     let path = store.core.read(|connection| Ok(PathBuf::from(connection.path().unwrap_or_default()))).unwrap();
-    lock(&OVERHEARD).get_or_insert_default().insert(path.clone(), BTreeSet::new());
+    lock(&TRACED).get_or_insert_default().insert(path.clone(), BTreeSet::new());
     work();
-    lock(&OVERHEARD).as_mut().and_then(|all| all.remove(&path)).unwrap_or_default()
+    lock(&TRACED).as_mut().and_then(|all| all.remove(&path)).unwrap_or_default()
 }
 
 pub(crate) fn thread(name: &str) -> ThreadId {

@@ -1,7 +1,7 @@
-//! What a verifier reads of this store: logs, documents and blobs, byte for byte.
+//! What a verifier reads from this store: logs, documents and blobs, byte for byte.
 //!
-//! Head and redo are read in one transaction, and the file is judged as that prefix: what a crash left in the redo is
-//! healed, not damage, and what other processes commit meanwhile is not foreign. A log that the database does not know has no head.
+//! Head and redo are read in one transaction, and the file is judged up to that head: bytes that a crash left in the redo are applied and
+//! not reported as damage, and bytes that other processes commit meanwhile are not foreign. A log without rows in the database has no head.
 
 use std::fs;
 use std::io::{self, BufReader, Read};
@@ -12,22 +12,22 @@ use selvedge_log::{Head, Trust};
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::archive::KEY_BYTES_MAX;
 use selvedge_store::folded::Folded;
-use selvedge_store::verify::{Document, Look, Stored, Verdict, Verify};
+use selvedge_store::verify::{Document, Stored, StoredLog, Verdict, Verify};
 use selvedge_store::{Error, Result};
 
 use crate::blobs::open_blob;
 use crate::core::{Core, io_error};
-use crate::disk::{self, How};
+use crate::disk::{self, OpenMode};
 use crate::folded;
 use crate::layout::check_folder;
 use crate::manifest;
 use crate::open::LocalStore;
-use crate::overlay::{Overlay, Shot};
+use crate::overlay::{OpenLog, Overlay};
 use crate::rows;
 use crate::sealed::{Seal, UNSEALED};
 
 impl LocalStore {
-    /// Judges a log; see [`Verify::verify`].
+    /// Verifies a log; see [`Verify::verify`].
     pub fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verdict> {
         Verify::verify(self, thread, each)
     }
@@ -38,11 +38,11 @@ impl Stored for LocalStore {
         &self.core.trust
     }
 
-    fn place(&self, thread: &ThreadId) -> PathBuf {
+    fn location(&self, thread: &ThreadId) -> PathBuf {
         self.core.layout.thread(thread)
     }
 
-    fn look(&self, thread: &ThreadId) -> Result<Look> {
+    fn open_log(&self, thread: &ThreadId) -> Result<StoredLog> {
         self.core.look_at(thread)
     }
 
@@ -63,11 +63,11 @@ impl Stored for LocalStore {
         open_blob(&self.core.layout, &*self.core.disk, thread, blob)
     }
 
-    fn arrived_keys(&self, thread: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
+    fn imported_keys(&self, thread: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
         self.core.small_files(&self.core.layout.thread(thread).join("keys"), ".pem")
     }
 
-    fn arrived_statements(&self, thread: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
+    fn imported_statements(&self, thread: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
         self.core.small_files(&self.core.layout.thread(thread).join("chain"), ".json")
     }
 
@@ -85,34 +85,34 @@ impl Verify for LocalStore {
         self.core.is_stray(thread)
     }
 
-    fn has_arrived(&self, thread: &ThreadId) -> bool {
-        self.core.has_arrived(thread)
+    fn is_imported(&self, thread: &ThreadId) -> bool {
+        self.core.is_imported(thread)
     }
 }
 
 impl Core {
-    fn look_at(&self, thread: &ThreadId) -> Result<Look> {
+    fn look_at(&self, thread: &ThreadId) -> Result<StoredLog> {
         let is_broken =
             self.read(|db| Ok(rows::find_any(db, thread)?.is_some_and(|row| row.seal(db) == Seal::Broken)))?;
-        let shot = if is_broken { Err(Error::NoThread(thread.to_string())) } else { self.shot(thread) };
-        match shot {
-            Ok(Shot { row, overlay, file_bytes, healed_bytes }) => {
+        let opened = if is_broken { Err(Error::NoThread(thread.to_string())) } else { self.open_log(thread) };
+        match opened {
+            Ok(OpenLog { row, overlay, file_bytes, healed_bytes }) => {
                 let log = Box::new(BufReader::with_capacity(1 << 16, overlay));
-                Ok(Look { head: Some(row.head), log, file_bytes, healed_bytes })
+                Ok(StoredLog { head: Some(row.head), log, file_bytes, healed_bytes })
             }
             Err(Error::NoThread(_)) if is_broken || self.is_stray(thread)? => {
                 let path = self.layout.transcript(thread);
-                let file = self.disk.open(&path, How::Read).map_err(io_error("open", &path))?;
-                let file_bytes = file.length().map_err(io_error("look at", &path))?;
+                let file = self.disk.open(&path, OpenMode::Read).map_err(io_error("open", &path))?;
+                let file_bytes = file.length().map_err(io_error("get the length of", &path))?;
                 let overlay = Overlay::of_file(Some(file)).map_err(io_error("read", &path))?;
                 let log = Box::new(BufReader::with_capacity(1 << 16, overlay));
-                Ok(Look { head: None, log, file_bytes, healed_bytes: 0 })
+                Ok(StoredLog { head: None, log, file_bytes, healed_bytes: 0 })
             }
             Err(error) => Err(error),
         }
     }
 
-    /// What the database has of a thread that its log does not say, unless somebody has committed since.
+    /// How the rows of a thread differ from its log, unless another process has committed since.
     pub(crate) fn differs(
         &self,
         thread: &ThreadId,
@@ -124,12 +124,12 @@ impl Core {
                 Ok(Some(format!("has a row of it that {UNSEALED}")))
             }
             (Some(row), Some(head)) if row.head == *head => folded::contradiction(folded, connection, &row),
-            (None, None) => Ok(Some("does not know it".to_owned())),
+            (None, None) => Ok(Some("has no rows of it".to_owned())),
             _ => Ok(None),
         })
     }
 
-    /// The files of a folder that are named by a fingerprint; what can't be read is passed over.
+    /// The files of a folder that are named by a fingerprint; unreadable ones are skipped.
     fn small_files(&self, folder: &Path, ending: &str) -> Vec<(Digest, Vec<u8>)> {
         if !check_folder(folder).unwrap_or_default() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What a commit is prepared from: memory first, the database when memory is absent or was wrong, and a look at the file.
+//! What a commit is prepared from: the cache first, the database if the cache has no entry or was outdated, and the length of the file.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,12 +13,12 @@ use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{Digest, Event, MessageId, Right, Run, RunId, ThreadId};
-use selvedge_store::prepare::{Standing, View};
+use selvedge_store::prepare::{CurrentThread, View};
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 
-use crate::core::{Core, Remembered, io_error};
-use crate::disk::How;
+use crate::core::{CachedThread, Core, io_error};
+use crate::disk::OpenMode;
 use crate::layout::{check_folder, is_reserved, is_there};
 use crate::leads;
 use crate::overlay::Overlay;
@@ -26,46 +26,46 @@ use crate::redo;
 use crate::rows::{self, Row};
 use crate::saved_state;
 
-/// Where an attempt to prepare a batch looks.
+/// What an attempt to prepare a batch reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
-    /// Memory first. It may be wrong, so nothing is refused and no file touched for its sake.
-    Memory,
-    /// The database; a file that is not as its head says is settled.
+pub(crate) enum Basis {
+    /// The cache first. It may be outdated, so no error is final and no file is changed because of it.
+    Cache,
+    /// The database; a file that does not match its head is repaired.
     Database,
-    /// The database, by whoever holds `commit.lock`: nobody can be faster, and no file is settled, which takes that lock.
-    Alone,
+    /// The database, while holding `commit.lock`: no other process can commit, and no file is repaired, because that takes the same lock.
+    Locked,
 }
 
-/// How long a log may be that is hashed again, for a few microseconds, before it is gone on with from the database: what was
-/// edited in it is found then, and not by whoever verifies it later.
+/// The maximum length of a log that is hashed again when it is loaded from the database, which takes a few microseconds: an edit is then
+/// found before the next append, not by a later verification.
 const HASHED_MAX: u64 = 64 << 10;
 
-/// What one attempt to prepare a batch sees.
+/// The data that one attempt to prepare a batch reads.
 pub(crate) struct LocalView<'a> {
     core: &'a Core,
-    sight: Sight,
-    seen: RefCell<HashMap<ThreadId, Arc<Remembered>>>,
+    basis: Basis,
+    seen: RefCell<HashMap<ThreadId, Arc<CachedThread>>>,
 }
 
 impl<'a> LocalView<'a> {
-    pub(crate) fn new(core: &'a Core, sight: Sight) -> Self {
-        Self { core, sight, seen: RefCell::default() }
+    pub(crate) fn new(core: &'a Core, basis: Basis) -> Self {
+        Self { core, basis, seen: RefCell::default() }
     }
 
-    /// The threads it looked at, as it saw them.
-    pub(crate) fn into_seen(self) -> HashMap<ThreadId, Arc<Remembered>> {
+    /// The threads that were read, as they were.
+    pub(crate) fn into_seen(self) -> HashMap<ThreadId, Arc<CachedThread>> {
         self.seen.into_inner()
     }
 
-    fn look(&self, thread: &ThreadId) -> Result<Option<Arc<Remembered>>> {
+    fn look(&self, thread: &ThreadId) -> Result<Option<Arc<CachedThread>>> {
         if let Some(seen) = self.seen.borrow().get(thread) {
             return Ok(Some(seen.clone()));
         }
-        let remembered = if self.sight == Sight::Memory { self.core.remembered(thread) } else { None };
+        let remembered = if self.basis == Basis::Cache { self.core.remembered(thread) } else { None };
         let found = match remembered {
             Some(remembered) => Some(remembered),
-            None => self.core.recall(thread)?.map(Arc::new),
+            None => self.core.load_thread(thread)?.map(Arc::new),
         };
         if let Some(found) = &found {
             self.seen.borrow_mut().insert(thread.clone(), found.clone());
@@ -73,16 +73,19 @@ impl<'a> LocalView<'a> {
         Ok(found)
     }
 
-    /// The thread, its file settled; only for whoever has the right to write it.
-    fn settled(&self, thread: &ThreadId, seen: Arc<Remembered>) -> Result<Arc<Remembered>> {
+    /// The thread, with its file repaired; only for a caller that may write to it.
+    fn with_repaired_file(&self, thread: &ThreadId, seen: Arc<CachedThread>) -> Result<Arc<CachedThread>> {
         if self.core.file_is_as_expected(thread, &seen.row)? {
             return Ok(seen);
         }
-        if self.sight != Sight::Database {
-            // Whether the right still stands is asked of the database before a file is touched.
-            return Err(Error::Database { why: "the log is not as remembered".to_owned(), retryable: true });
+        if self.basis != Basis::Database {
+            // The database decides whether the caller may write, before a file is changed.
+            return Err(Error::Database {
+                why: "the cached length of the log is outdated".to_owned(),
+                retryable: true,
+            });
         }
-        let settled = Arc::new(self.core.settle_file(thread)?);
+        let settled = Arc::new(self.core.repair_file(thread)?);
         if (settled.row.epoch, &settled.row.owner) != (seen.row.epoch, &seen.row.owner) {
             return Err(Error::StaleEpoch { thread: thread.clone(), held: seen.row.epoch, current: settled.row.epoch });
         }
@@ -92,9 +95,9 @@ impl<'a> LocalView<'a> {
 }
 
 impl View for LocalView<'_> {
-    fn standing(&self, thread: &ThreadId, right: Right) -> Result<Option<Standing>> {
+    fn thread(&self, thread: &ThreadId, right: Right) -> Result<Option<CurrentThread>> {
         let Some(seen) = self.look(thread)? else {
-            // Whatever stands where the new thread's folder goes is refused now, not after the commit.
+            // Anything in place of the new thread's folder is refused now, not after the commit.
             check_name(thread)?;
             check_folder(&self.core.layout.thread(thread))?;
             if is_there(&self.core.layout.tombstone(thread))? {
@@ -103,7 +106,7 @@ impl View for LocalView<'_> {
             let has_log = is_there(&self.core.layout.transcript(thread))?;
             return self.core.read(|connection| match rows::tombstone(connection, thread)? {
                 Some(_) => Err(Error::Deleted(thread.clone())),
-                // Unless somebody just created it, the database is older than this log, which is not to be written over.
+                // Unless another process just created it, the database is older than this log, which must not be overwritten.
                 None if has_log && rows::find(connection, thread)?.is_none() => Err(unindexed(thread)),
                 None => Ok(None),
             });
@@ -120,10 +123,11 @@ impl View for LocalView<'_> {
             }
             (Right::Brief, Some(_)) => row.epoch + 1,
         };
-        let seen = self.settled(thread, seen.clone())?;
-        let (tail, manifest) = (seen.tail.clone(), seen.row.manifest.clone());
+        let seen = self.with_repaired_file(thread, seen.clone())?;
+        let tail = seen.tail.clone();
+        let manifest = seen.row.manifest.clone();
         let lead = seen.leads.events.clone();
-        Ok(Some(Standing { tail, manifest, epoch, lead }))
+        Ok(Some(CurrentThread { tail, manifest, epoch, lead }))
     }
 
     fn state(&self, thread: &ThreadId) -> Result<Arc<Value>> {
@@ -135,8 +139,8 @@ impl View for LocalView<'_> {
     }
 
     fn message(&self, thread: &ThreadId, message: &MessageId) -> Result<Option<Digest>> {
-        if self.sight == Sight::Memory {
-            // A message that is there already is rare, and the transaction notices it; then the database is asked.
+        if self.basis == Basis::Cache {
+            // A repeated message is rare, and the transaction notices it; then the database is read.
             return Ok(None);
         }
         let Some(seen) = self.look(thread)? else { return Ok(None) };
@@ -162,14 +166,14 @@ impl View for LocalView<'_> {
 }
 
 impl Core {
-    /// A thread from the database, with the running hash at its head.
+    /// Loads a thread from the database, with the running hash at its head.
     ///
-    /// What `thread.json` remembers is read first: it is written after its commit, so what is newer than the row that is
-    /// read afterwards remembers a log that was cut.
-    pub(crate) fn recall(&self, thread: &ThreadId) -> Result<Option<Remembered>> {
+    /// The version in `thread.json` is read first: the file is written after its commit, so a version newer than the row that is read
+    /// afterwards shows that the log was cut.
+    pub(crate) fn load_thread(&self, thread: &ThreadId) -> Result<Option<CachedThread>> {
         let memory = self.manifest_memory(thread);
         let is_shown = matches!(memory, Ok(Some(_)));
-        // One that can't be read remembers nothing, and keeps nobody from writing.
+        // An unreadable snapshot records nothing, and does not prevent writing.
         let snapshot = self.newest_snapshot(thread).ok().flatten();
         let found = self.read(|connection| {
             let Some(row) = rows::find(connection, thread)? else { return Ok(None) };
@@ -181,34 +185,36 @@ impl Core {
         let Some((row, leads, saved_state, redo)) = found else { return Ok(None) };
         self.check_signer(thread, &row)?;
         if leads.unsealed > 0 {
-            self.note_amiss(format!(
+            self.note_problem(format!(
                 "{} event(s) that waited to be recorded in the log of `{thread}` were not sealed with your key: they were left out",
                 leads.unsealed
             ));
         }
         if leads.missing > 0 {
-            self.note_amiss(format!(
+            self.note_problem(format!(
                 "{} event(s) that waited to be recorded in the log of `{thread}` were removed from the database",
                 leads.missing
             ));
         }
-        // A loss that somebody accepted and that the next changeset will sign is remembered for good reason.
+        // A loss that was accepted, and that the next changeset will sign, explains a newer version.
         let is_lost = |version| {
             let covers = |event: &Event| matches!(event, Event::Recovery(found) if found.is_loss() && found.to_version >= Some(version));
             leads.events.iter().any(covers)
         };
         let memory = match memory {
-            // A projection that is not believed remembers nothing; it is written anew with the next commit.
-            Err(Error::Unbelieved { .. }) => None,
+            // A manifest that is not trusted is ignored; it is written again with the next commit.
+            Err(Error::UntrustedKey { .. }) => None,
             memory => memory?,
         };
         let snapshot = self.snapshot_beyond(thread, snapshot.as_ref(), row.head.version)?;
         let mut memories = memory.into_iter().chain(snapshot);
         let newer = memories.find(|memory| memory.version > row.head.version && !is_lost(memory.version));
         if let Some(memory) = newer {
-            // A log that goes on to where it is remembered was not cut: the database is older.
-            self.refuse_behind(thread, &row)?;
-            let (have, version, by) = (Some(row.head.version), memory.version, memory.by);
+            // If the log continues up to the recorded version it was not cut: the database is older.
+            self.refuse_outdated_row(thread, &row)?;
+            let have = Some(row.head.version);
+            let version = memory.version;
+            let by = memory.by;
             return Err(Error::Log { thread: thread.clone(), finding: Finding::Truncated { have, version, by } });
         }
         let is_wary = self.signing()?.signer.is_wary();
@@ -217,10 +223,10 @@ impl Core {
             _ => self.hash_again(thread, &row)?,
         };
         let tail = Tail::behind(row.head.clone(), hash);
-        Ok(Some(Remembered { row, tail, leads, state: None, saved_state, redo, is_shown }))
+        Ok(Some(CachedThread { row, tail, leads, state: None, saved_state, redo, is_shown }))
     }
 
-    /// Whether the bytes of a log hash to what its head says. The file is looked at first, and its redo only if that does not suffice.
+    /// Whether the bytes of a log match the hash of its head. The file is read first, and its redo only if that does not suffice.
     fn is_unchanged(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
         let path = self.layout.transcript(thread);
         let is_signed = |log: Overlay| -> Result<bool> {
@@ -231,11 +237,11 @@ impl Core {
             Ok(hash.digest() == row.head.hash)
         };
         check_folder(&self.layout.thread(thread))?;
-        let file = Overlay::of_file(self.open_transcript(&path)?).map_err(io_error("look at", &path))?;
+        let file = Overlay::of_file(self.open_transcript(&path)?).map_err(io_error("get the length of", &path))?;
         if is_signed(file)? {
             return Ok(true);
         }
-        is_signed(self.shot(thread)?.committed().1)
+        is_signed(self.open_log(thread)?.committed().1)
     }
 
     /// The saved running hash, if it was sealed with our key for exactly this head.
@@ -246,20 +252,21 @@ impl Core {
         Ok(self.signing()?.seal.open(&binding, &row.sealed).filter(|hash| hash.digest() == head.hash))
     }
 
-    /// Refuses a log that a key signed which ours did not take over from, before it is read: somebody who still holds an
-    /// old key is told so, and not that the new one is unknown to them.
+    /// Refuses a log whose signer is neither our key nor one of its predecessors, before the log is read: a caller with an outdated key
+    /// gets this error, and not one about an unknown key.
     fn check_signer(&self, thread: &ThreadId, row: &Row) -> Result<()> {
-        let (theirs, signer) = (row.head.signer, &self.signing()?.signer);
+        let theirs = row.head.signer;
+        let signer = &self.signing()?.signer;
         if theirs == signer.fingerprint() || signer.succeeds(&theirs) {
             return Ok(());
         }
         Err(Error::OtherSigner { thread: thread.clone(), theirs, ours: signer.fingerprint() })
     }
 
-    /// The running hash at a head, from the log itself: only a log that is still what was signed may be gone on with.
+    /// The running hash at a head, computed from the log itself; refused if the log is not what was signed.
     fn hash_again(&self, thread: &ThreadId, row: &Row) -> Result<RunningHash> {
         let path = self.layout.transcript(thread);
-        let (head, overlay) = self.shot(thread)?.committed();
+        let (head, overlay) = self.open_log(thread)?.committed();
         let mut reader = BufReader::with_capacity(1 << 16, overlay).take(row.head.bytes);
         let scanner = Scanner::new(thread, &self.trust, Signatures::Last).watching(Some(row.head.version));
         let examined = examine(&mut reader, scanner, |_| {}).map_err(io_error("read", &path))?;
@@ -271,7 +278,7 @@ impl Core {
         }
     }
 
-    /// Whether a transcript has exactly the length its head says. It is opened as the commit will write it: what can't be
+    /// Whether a transcript has exactly the length of its head. It is opened for writing, as the commit will do: a file that can't be
     /// written is refused before anything is committed.
     fn file_is_as_expected(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
         if let Some((_, length)) = self.handles.get(thread) {
@@ -279,9 +286,9 @@ impl Core {
         }
         let path = self.layout.transcript(thread);
         check_folder(&self.layout.thread(thread))?;
-        match self.disk.open(&path, How::Write) {
+        match self.disk.open(&path, OpenMode::Write) {
             Ok(file) => {
-                let length = file.length().map_err(io_error("look at", &path))?;
+                let length = file.length().map_err(io_error("get the length of", &path))?;
                 self.handles.keep(thread, &path, file);
                 Ok(length == row.head.bytes)
             }
@@ -290,8 +297,8 @@ impl Core {
         }
     }
 
-    /// The folded state of a thread: the one that was saved last, if our key marked it, and what was committed since. The
-    /// bytes that are folded hash to what the head says.
+    /// The folded state of a thread: the saved one, if our key marked it, plus what was committed since. The folded bytes must match the
+    /// hash of the head.
     fn fold_state(&self, thread: &ThreadId, row: &Row) -> Result<Value> {
         let saved = self.read(|connection| rows::saved_state(connection, row.id))?;
         let saved = saved.filter(|saved| saved.version <= row.head.version && saved.bytes <= row.head.bytes);
@@ -299,7 +306,7 @@ impl Core {
         let opened = saved.and_then(|saved| saved_state::open(seal, &row.head, &saved));
         let (mut state, mut hash, from) = opened.unwrap_or_else(|| (empty_state(), RunningHash::new(), 0));
         let path = self.layout.transcript(thread);
-        let (_, mut overlay) = self.shot(thread)?.committed();
+        let (_, mut overlay) = self.open_log(thread)?.committed();
         std::io::Seek::seek(&mut overlay, std::io::SeekFrom::Start(from)).map_err(io_error("read", &path))?;
         let mut reader = BufReader::with_capacity(1 << 16, overlay).take(row.head.bytes - from);
         let mut buffer = Vec::new();
@@ -319,20 +326,22 @@ impl Core {
 
 /// Refuses ids whose folder would be one of the store's own files.
 pub(crate) fn check_name(thread: &ThreadId) -> Result<()> {
-    match is_reserved(&thread.folder()) {
-        true => Err(Error::Unusable {
+    if is_reserved(&thread.folder()) {
+        return Err(Error::Unusable {
             what: format!("`{thread}`"),
             why: "the store itself has a file of that name".to_owned(),
             hint: Some("choose another id".to_owned()),
-        }),
-        false => Ok(()),
+        });
     }
+    Ok(())
 }
 
 pub(crate) fn unindexed(thread: &ThreadId) -> Error {
     Error::Integrity {
         what: format!("there is a log of `{thread}`"),
-        why: "the database does not know it".to_owned(),
-        hint: Some("`selvedge reindex` rebuilds the database from the logs, and says why one is left out".to_owned()),
+        why: "it has no rows in the database".to_owned(),
+        hint: Some(
+            "`selvedge reindex` rebuilds the database from the logs, and reports why one is left out".to_owned(),
+        ),
     }
 }

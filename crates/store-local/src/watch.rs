@@ -1,15 +1,15 @@
-//! Waiting for what is committed, here or by another process.
+//! Waiting for commits of this process or another one.
 //!
-//! Commits of this process ring a bell. Those of others are pushed by the operating system: one thread, started by the first who waits,
-//! watches the folder of the database and rings the same bell. What holds:
+//! Commits of this process ring a bell. Those of other processes are reported by the operating system: one thread, started by the first
+//! waiter, watches the folder of the database and rings the same bell. Invariants:
 //!
-//! - A ring is only a hint. Whoever waits looks first, watches, looks again and only then sleeps, so that nothing falls between.
-//! - The database is written before its commit can be seen, so a hint may come too early, and none may follow. Whoever was woken
-//!   for nothing therefore looks again soon, then ever more rarely.
-//! - Behind all that everybody looks twice a second. Where nothing can be watched (the system's limits are reached, the folder is
-//!   gone), everybody looks as often as they can afford, and nobody is told.
-//! - Reading the database does not write to the file that is watched, so nobody wakes themselves.
-//! - The thread sleeps while nobody waits, and ends with the store.
+//! - A ring is only a hint. A waiter checks, starts watching, checks again and only then sleeps, so that no commit is missed in between.
+//! - The database is written before its commit is visible, so a hint may come too early, and none may follow. A waiter that was woken
+//!   without finding a commit therefore checks again soon, then at growing intervals.
+//! - In any case every waiter checks twice a second. Where nothing can be watched (the system's limits are reached, the folder was
+//!   removed), every waiter polls at a short interval.
+//! - Reading the database does not write to the watched file, so a waiter does not wake itself.
+//! - The thread sleeps while there is no waiter, and ends with the store.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -22,39 +22,39 @@ use crate::core::lock;
 #[cfg(target_os = "linux")]
 mod inotify;
 
-/// How often somebody looks who is told when to.
-const LOOK_PUSHED: Duration = Duration::from_millis(500);
-/// How often somebody looks whom nobody tells.
-const LOOK_ALONE: Duration = Duration::from_millis(20);
-/// How soon somebody looks again who was woken for nothing.
+/// How often a waiter checks if the folder is watched.
+const CHECK_WATCHED: Duration = Duration::from_millis(500);
+/// How often a waiter checks if it is not.
+const CHECK_UNWATCHED: Duration = Duration::from_millis(20);
+/// How soon a waiter checks again after a ring without a commit.
 const SOON: Duration = Duration::from_millis(1);
 
-/// Those who wait in this process, and whoever watches for them.
+/// The waiters of this process, and the thread that watches for them.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     bell: Arc<Bell>,
     watcher: Mutex<Watcher>,
 }
 
-/// Where the watching of a folder stands.
+/// The state of the thread that watches the folder.
 #[derive(Debug, Default)]
 enum Watcher {
-    /// Nobody has waited yet.
+    /// There was no waiter yet.
     #[default]
-    Unasked,
-    /// It can't be had.
+    NotStarted,
+    /// It can't be started.
     Refused,
     #[cfg(target_os = "linux")]
     Watching { _thread: inotify::Thread },
 }
 
 impl Watch {
-    /// Tells all who wait that something was committed.
+    /// Wakes all waiters: something was committed.
     pub(crate) fn ring(&self) {
         self.bell.ring();
     }
 
-    /// Waits until `is_there`, at most this long. `folder` is where the database lies.
+    /// Waits until `is_there`, at most this long. `folder` has the database.
     pub(crate) fn wait(
         &self,
         folder: &Path,
@@ -62,25 +62,25 @@ impl Watch {
         mut is_there: impl FnMut() -> Result<bool>,
     ) -> Result<()> {
         let deadline = Instant::now().checked_add(timeout);
-        let left = || deadline.map_or(LOOK_PUSHED, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = || deadline.map_or(CHECK_WATCHED, |deadline| deadline.saturating_duration_since(Instant::now()));
         if is_there()? || left().is_zero() {
             return Ok(());
         }
         self.arm(folder);
-        let _wanted = Wanted::new(&self.bell);
+        let _waiter = Waiter::new(&self.bell);
         loop {
-            let heard = self.bell.count();
+            let seen = self.bell.count();
             if is_there()? || left().is_zero() {
                 return Ok(());
             }
-            self.bell.listen(heard, left());
+            self.bell.wait_beyond(seen, left());
         }
     }
 
-    /// Has the folder watched, if nobody does yet.
+    /// Starts the thread that watches the folder, if it was not started yet.
     fn arm(&self, folder: &Path) {
         let mut watcher = lock(&self.watcher);
-        if matches!(*watcher, Watcher::Unasked) {
+        if matches!(*watcher, Watcher::NotStarted) {
             *watcher = start(folder, &self.bell);
         }
     }
@@ -96,12 +96,12 @@ fn start(_: &Path, _: &Arc<Bell>) -> Watcher {
     Watcher::Refused
 }
 
-/// Wakes those who wait.
+/// Wakes waiters.
 #[derive(Debug, Default)]
 struct Bell {
     state: Mutex<State>,
     rung: Condvar,
-    /// Somebody waits, or it is over.
+    /// There is a waiter, or the store is closing.
     wanted: Condvar,
 }
 
@@ -110,18 +110,18 @@ struct State {
     /// How often it was rung.
     count: u64,
     rung_at: Option<Instant>,
-    /// How many wait.
+    /// The number of waiters.
     waiting: usize,
-    /// Whether somebody watches the folder.
-    is_pushed: bool,
-    /// Whether whoever watches is to end.
+    /// Whether the folder is watched.
+    is_watched: bool,
+    /// Whether the thread that watches must end.
     is_over: bool,
 }
 
 impl State {
-    /// How long to sleep: as long as it has been quiet.
+    /// How long to sleep: as long as since the last ring.
     fn pause(&self) -> Duration {
-        let longest = if self.is_pushed { LOOK_PUSHED } else { LOOK_ALONE };
+        let longest = if self.is_watched { CHECK_WATCHED } else { CHECK_UNWATCHED };
         self.rung_at.map_or(longest, |rung_at| rung_at.elapsed().clamp(SOON, longest))
     }
 }
@@ -140,25 +140,25 @@ impl Bell {
         lock(&self.state).count
     }
 
-    /// Sleeps until the bell was rung more often than `heard`, or it is time to look again, at most this long.
-    fn listen(&self, heard: u64, timeout: Duration) {
+    /// Sleeps until there were more rings than `seen`, or it is time to check again, at most this long.
+    fn wait_beyond(&self, seen: u64, timeout: Duration) {
         let state = lock(&self.state);
         let pause = state.pause().min(timeout);
-        let waited = self.rung.wait_timeout_while(state, pause, |state| state.count == heard);
+        let waited = self.rung.wait_timeout_while(state, pause, |state| state.count == seen);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-/// What whoever watches needs.
+/// For the thread that watches.
 #[cfg(target_os = "linux")]
 impl Bell {
-    /// Says whether somebody watches the folder.
-    fn set_pushed(&self, is_pushed: bool) {
-        lock(&self.state).is_pushed = is_pushed;
+    /// Sets whether the folder is watched.
+    fn set_watched(&self, is_watched: bool) {
+        lock(&self.state).is_watched = is_watched;
     }
 
-    /// Sleeps while nobody waits; false once it is over.
-    fn is_wanted(&self) -> bool {
+    /// Sleeps while there is no waiter; false once the store is closing.
+    fn has_waiters(&self) -> bool {
         let state = lock(&self.state);
         let idle = |state: &mut State| state.waiting == 0 && !state.is_over;
         let state = self.wanted.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
@@ -171,10 +171,10 @@ impl Bell {
     }
 }
 
-/// Somebody waits; over when dropped.
-struct Wanted<'a>(&'a Bell);
+/// Counts a waiter until it is dropped.
+struct Waiter<'a>(&'a Bell);
 
-impl<'a> Wanted<'a> {
+impl<'a> Waiter<'a> {
     fn new(bell: &'a Bell) -> Self {
         lock(&bell.state).waiting += 1;
         bell.wanted.notify_all();
@@ -182,7 +182,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-impl Drop for Wanted<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         lock(&self.0.state).waiting -= 1;
     }

@@ -3,24 +3,24 @@
 //! ```text
 //! FOLDER/transcript.jsonl        the committed bytes of the log
 //! FOLDER/thread.json             the signed manifest, if there is one
-//! FOLDER/capabilities.md         the signed page of what it was offered to call, if there is one
-//! FOLDER/blobs/NAME              what lies beside the log
-//! FOLDER/keys/FINGERPRINT.pem    the public keys of its signers, and of their chain
-//! FOLDER/chain/FINGERPRINT.json  the statements with which one of them took over from another
+//! FOLDER/capabilities.md         the signed list of what it may call, if there is one
+//! FOLDER/blobs/NAME              the blobs
+//! FOLDER/keys/FINGERPRINT.pem    the public keys of its signers, and of their chains of rotations
+//! FOLDER/chain/FINGERPRINT.json  the statements that record those rotations
 //! ```
 //!
-//! Only modes, owners and times could differ, and those are fixed: all times are the one that the last checkpoint claims.
-//! Unpacked by any tar it is a folder that can be checked with `FORMAT.md` alone.
+//! Only modes, owners and times could differ, and those are fixed: all times are the one of the last checkpoint. Unpacked by any tar it is
+//! a folder that can be verified with `FORMAT.md` alone.
 //!
-//! A key inside an archive proves nothing. A reader who trusts any one key of the chain can check the archive (`check`); to take it into a
-//! store, all signers must be trusted there, since from then on only that store's trust is asked. Nothing of an archive is put in
-//! place before all of it was checked; until then a backend keeps it aside ([`Staging`]).
+//! A key inside an archive proves nothing. A reader who trusts any one key of the chain can verify the archive (`check`); to import it into
+//! a store, all signers must be trusted there, because from then on only that store's trust is used. No part of an archive is moved into
+//! place before all of it was verified; until then a backend stages it ([`Staging`]).
 //!
-//! `ustar` is the form, `chain` gathers the keys that go along, `arriving` reads an archive, `check` judges one without a store.
+//! `ustar` is the format, `chain` collects the keys to include, `reader` reads an archive, `check` verifies one without a store.
 
-mod arriving;
 mod chain;
 mod check;
+mod reader;
 mod ustar;
 
 use std::collections::BTreeMap;
@@ -35,105 +35,105 @@ use crate::contract::Logs;
 use crate::error::{Error, Result};
 use crate::verify::{Document, Verdict, Verify, hash_of};
 use crate::{capabilities, manifest};
-use arriving::Arriving;
-pub use arriving::Judged;
 use chain::Chain;
 pub use check::{ArchivedKeys, KEY_BYTES_MAX, verify_archive};
+use reader::ArchiveReader;
+pub use reader::CheckedArchive;
 
-/// How long a manifest or a key in an archive may be.
+/// The maximum length of a manifest or a key in an archive.
 const SMALL_MAX: u64 = 64 << 20;
-/// How long the name of the folder in an archive may be.
+/// The maximum length of the folder's name in an archive.
 const FOLDER_MAX: usize = 155;
 
-/// What was exported.
+/// The result of an export.
 #[derive(Clone, Debug)]
 pub struct Exported {
     /// The thread.
     pub thread: ThreadId,
-    /// Where its log ends in the archive.
+    /// The head of its log in the archive.
     pub head: Head,
-    /// How many blobs came along.
+    /// The number of blobs.
     pub blobs: u64,
-    /// Who signed the log, in the order they took over.
+    /// The signers of the log, in order.
     pub signers: Vec<Digest>,
 }
 
-/// What arrived.
+/// The result of an import.
 #[derive(Clone, Debug)]
-pub struct Arrived {
+pub struct ImportReport {
     /// The thread.
     pub thread: ThreadId,
-    /// Where its log ends.
+    /// The head of its log.
     pub head: Head,
-    /// How many blobs came along.
+    /// The number of blobs.
     pub blobs: u64,
-    /// Who signed the log, in the order they took over.
+    /// The signers of the log, in order.
     pub signers: Vec<Digest>,
-    /// What became of it.
-    pub arrival: Arrival,
-    /// The accounts that it posted to, and whether every posting of each is here; what is not known is put down as spent.
+    /// Whether it was imported.
+    pub arrival: ImportOutcome,
+    /// The accounts that it posted to, and whether every posting of each is in the store; unknown amounts are counted as spent.
     pub accounts: Accounts,
 }
 
-/// Accounts, and whether every posting of each is here.
+/// Accounts, and whether every posting of each is in the store.
 pub type Accounts = BTreeMap<AccountId, bool>;
 
-/// What becomes of a thread that arrives.
+/// The outcome of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// It is here now.
+pub enum ImportOutcome {
+    /// It was imported.
     Imported,
-    /// It would be, had that been asked for.
+    /// A dry run: it would be imported.
     WouldImport,
-    /// It was here already, exactly so.
+    /// The store already has it with the same head.
     Unchanged,
 }
 
-/// Threads as archives.
+/// Exporting and importing threads as archives.
 pub trait Archives: Verify + Logs {
-    /// Writes a thread as an archive. Refused if its log or what lies beside it is not what was signed.
+    /// Writes a thread as an archive. Refused if its log or one of its files fails verification.
     fn export(&self, thread: &ThreadId, out: &mut dyn Write) -> Result<Exported> {
         export(self, thread, out)
     }
 
-    /// Checks an archive with the keys that this store trusts and, if `keep` says so, takes its thread in.
+    /// Verifies an archive with the keys that this store trusts and, if `keep` is set, imports its thread.
     ///
-    /// On return it is durable and can be read; it can be gone on with if our key signed it, or took over from the one that
-    /// did. On an error nothing of it is there.
-    fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<Arrived>;
+    /// On return it is durable and can be read; it can be continued if its last signer is our key or one of its predecessors. After an
+    /// error nothing of it is stored.
+    fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<ImportReport>;
 }
 
-/// Where a backend keeps what arrives until all of it was checked.
+/// Where a backend stages an archive until all of it is verified.
 pub trait Staging: Sync {
-    /// A new, empty file of this name, such as `blobs/NAME`.
+    /// Creates an empty file of this name, such as `blobs/NAME`.
     fn create(&self, name: &str) -> Result<Box<dyn Staged>>;
 
-    /// Removes a file again.
+    /// Removes a file.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Makes the names of everything that was kept durable.
+    /// Makes the names of all files durable.
     fn sync(&self) -> Result<()>;
 }
 
-/// One file of what arrives.
+/// One staged file.
 pub trait Staged: Send {
-    /// Writes all bytes behind what was written.
+    /// Appends bytes.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes what was written durable.
+    /// Makes the bytes durable.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// Reads an archive, keeps its files in `staging` if there is one, and accepts it only if its log holds with these keys, ends with a
-/// checkpoint, is all that its manifest remembers, and has every blob that it names beside it. `check_name` refuses ids that a backend
-/// can't have.
-pub fn arrive(
+/// Reads an archive, writes its files to `staging` if there is one, and accepts it only if its log verifies with these keys, ends with a
+/// checkpoint, has every version that its manifest records, and every blob that it names. `check_name` refuses ids that a backend can't
+/// use.
+pub fn read_archive(
     archive: &mut (dyn Read + Send),
     trust: &Trust,
     staging: Option<&dyn Staging>,
     check_name: &dyn Fn(&ThreadId) -> Result<()>,
-) -> Result<Judged> {
-    Arriving::new(trust, staging, &mut |_| {}).read(archive)?.judge(check_name)
+) -> Result<CheckedArchive> {
+    ArchiveReader::new(trust, staging, &mut |_| {}).read(archive)?.judge(check_name)
 }
 
 /// Writes a thread as an archive; see [`Archives::export`].
@@ -147,7 +147,7 @@ pub fn export<S: Verify + Logs + ?Sized>(of: &S, thread: &ThreadId, out: &mut dy
         verdict.judgement.finding,
         Finding::Sound | Finding::Foreign { .. } | Finding::Contradicted { .. } | Finding::Database { .. }
     );
-    // What holds otherwise and lacks a blob is no whole thread either.
+    // A thread that lacks a blob is not complete either.
     if let Some(bad) = verdict.bad_blobs.first().filter(|_| holds) {
         return Err(Error::Log { thread: thread.clone(), finding: bad.clone().into_finding() });
     }
@@ -173,10 +173,10 @@ fn pack<S: Verify + Logs + ?Sized>(
     seconds: u64,
     out: &mut dyn Write,
 ) -> Result<u64, Failed> {
-    // The folder of a very long id does not fit; the log's own name always does.
+    // The folder name of a very long id does not fit; the log id always does.
     let folder = Some(thread.folder()).filter(|name| name.len() <= FOLDER_MAX);
     let folder = folder.unwrap_or_else(|| head.log_id.to_string());
-    // Logs only grow, so this is the same beginning that was checked.
+    // Logs only grow, so this is the same prefix that was verified.
     let (_, mut transcript) = of.transcript(thread)?;
     ustar::write(out, &folder, "transcript.jsonl", head.bytes, seconds, &mut transcript)?;
     if let Some(bytes) = manifest_bytes(of, thread, head) {
@@ -187,10 +187,10 @@ fn pack<S: Verify + Logs + ?Sized>(
     }
     let mut blobs = 0;
     for blob in of.blobs(thread)? {
-        let path = || of.place(thread).join("blobs").join(blob.to_string());
+        let path = || of.location(thread).join("blobs").join(blob.to_string());
         let failed = |source| Error::Io { what: "read", path: path(), source };
         let hash = || hash_of(&mut *of.stored_blob(thread, &blob)?.1);
-        // One that the log names was checked; what else lies here comes along if it is what its name says.
+        // Blobs that the log names were verified; others are included if their content matches their name.
         if erased.contains(&blob) || hash().map_err(failed)? != blob {
             continue;
         }
@@ -204,21 +204,22 @@ fn pack<S: Verify + Logs + ?Sized>(
         ustar::write(out, &folder, &format!("keys/{name}.pem"), pem.len() as u64, seconds, &mut pem.as_bytes())?;
     }
     for voucher in vouchers {
-        let (name, mut text) = (format!("chain/{}.json", voucher.to), voucher.text());
+        let name = format!("chain/{}.json", voucher.to);
+        let mut text = voucher.text();
         ustar::write(out, &folder, &name, text.len() as u64, seconds, &mut text)?;
     }
     ustar::finish(out)?;
     Ok(blobs)
 }
 
-/// The manifest, if it is rightly signed and does not know more than the log.
+/// The manifest, if its signature is valid and it shows no version that the log does not have.
 fn manifest_bytes<S: Verify + ?Sized>(of: &S, thread: &ThreadId, head: &Head) -> Option<Vec<u8>> {
     let bytes = of.document(thread, Document::Manifest).ok()??;
     let shown = manifest::parse(&bytes, of.trust(), thread).ok()?;
     (shown.memory.version <= head.version).then_some(bytes)
 }
 
-/// The page of what it may call, if it is rightly signed.
+/// The capabilities file, if its signature is valid.
 fn capabilities_bytes<S: Verify + ?Sized>(of: &S, thread: &ThreadId) -> Option<Vec<u8>> {
     let bytes = of.document(thread, Document::Capabilities).ok()??;
     capabilities::check_kept(thread, &bytes, of.trust()).ok()?;

@@ -1,62 +1,62 @@
-//! What commands ask of a store besides running threads: its word on itself, what must be forgotten, the signed pages beside a log, and
-//! closing it. [`Backend`] is a store with all of that; façade and command line work on a `dyn Backend`, so a store that implements it gets
-//! every command.
+//! What commands need from a store besides running threads: its list of heads, erasing content, the signed files beside a log, and closing
+//! it. [`Backend`] is a store with all of that; façade and command line work on a `dyn Backend`, so a store that implements it gets every
+//! command.
 
 use selvedge_model::{Digest, Manifest, ThreadId};
 
 use crate::archive::Archives;
 use crate::contract::Store;
 use crate::error::Result;
-use crate::heads::{Compared, Depth, Heads, Noted};
+use crate::heads::{Comparison, CurrentHeads, Depth, Heads};
 use crate::snapshot::Snapshots;
 
-/// A store's word on where it is, for a list that is kept elsewhere; see [`crate::heads`].
+/// The heads of a store, for a list that is kept elsewhere; see [`crate::heads`].
 pub trait Attest: Send + Sync {
     /// The random id of this store.
     fn store_id(&self) -> Result<String>;
 
-    /// Where every log and account is now, as of one moment.
-    fn heads(&self) -> Result<Noted>;
+    /// The head of every log and account, as of one moment.
+    fn heads(&self) -> Result<CurrentHeads>;
 
     /// Signs a list with the key of this store's user.
     fn sign_heads(&self, heads: &Heads) -> Result<String>;
 
     /// Compares this store with a list. Writes nothing, and needs no key.
-    fn compare_heads(&self, heads: &Heads, depth: Depth) -> Compared;
+    fn compare_heads(&self, heads: &Heads, depth: Depth) -> Comparison;
 }
 
-/// Forgetting content that a log only names.
+/// Erasing content that a log only names.
 pub trait Erase: Send + Sync {
-    /// Erases the content of a blob. On return the log says so and the content is gone; what a disk itself still holds is another
-    /// matter. Gives the version that says it. What no log ever named is refused; what is named and lost can be erased.
+    /// Erases the content of a blob. On return the erasure is in the log and the content is removed; the disk itself may still hold the
+    /// bytes. Returns the version that records it. A blob that no log ever named is refused; one that is named and lost can be erased.
     fn erase(&self, thread: &ThreadId, blob: &Digest, reason: &str) -> Result<u64>;
 }
 
-/// The signed pages beside a log that show what a thread is and what it may do.
-pub trait Pages: Send + Sync {
-    /// Signs and writes what a thread may call, unless that was done before; says whether it was written now. One that is there and is
-    /// not what was signed is refused.
+/// The signed files beside a log that show what a thread is and what it may do.
+pub trait SignedFiles: Send + Sync {
+    /// Signs and writes the capabilities of a thread, unless the file exists; returns whether it was written now. An existing file that
+    /// fails verification is refused.
     fn write_capabilities(&self, thread: &ThreadId, body: &dyn Fn() -> String) -> Result<bool>;
 
-    /// Refuses a thread of which the store or its `thread.json` says that it may do something else than its log says; `recorded` is what
-    /// the verified log says. A page that is missing is written anew on the way.
-    fn vouch(&self, recorded: &Manifest) -> Result<()>;
+    /// Refuses a thread if the store or its `thread.json` grants other capabilities than its log; `recorded` is the manifest from the
+    /// verified log. A missing file is written again.
+    fn check_manifest(&self, recorded: &Manifest) -> Result<()>;
 
-    /// What is to be said before a thread that has been shown goes on, if its `thread.json` is gone.
+    /// A warning for a thread whose `thread.json` is missing, to show before the thread continues.
     fn missing_manifest(&self, thread: &ThreadId) -> Option<String>;
 
-    /// What was found amiss and mended on the way since this was last asked, in words.
-    fn take_amiss(&self) -> Vec<String>;
+    /// Takes the problems that were found and repaired since the last call, as sentences.
+    fn take_problems(&self) -> Vec<String>;
 }
 
-/// A handle on a store, as one process has it.
+/// One process's handle on a store.
 pub trait Handle: Send + Sync {
-    /// Ends the work with this handle: what was committed is where it belongs, leases are given back. Nothing that was committed depends on
-    /// it, and the handle must not be written with afterwards.
-    fn leave(&mut self) -> Result<()>;
+    /// Closes the handle: pending bytes are synced, leases are released. No commit depends on it, and the handle must not be used for
+    /// writing afterwards.
+    fn shut_down(&mut self) -> Result<()>;
 }
 
-/// A store with everything that commands ask of one.
-pub trait Backend: Store + Snapshots + Archives + Attest + Erase + Pages + Handle {}
+/// A store with everything that commands need.
+pub trait Backend: Store + Snapshots + Archives + Attest + Erase + SignedFiles + Handle {}
 
-impl<T: Store + Snapshots + Archives + Attest + Erase + Pages + Handle> Backend for T {}
+impl<T: Store + Snapshots + Archives + Attest + Erase + SignedFiles + Handle> Backend for T {}

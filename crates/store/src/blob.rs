@@ -1,14 +1,14 @@
-//! Payloads too large for a line, or to be erasable: 32 random bytes of salt, then the content.
+//! Payloads that are too large for a line, or must be erasable: 32 random bytes of salt, then the content.
 //!
-//! A blob's name is the SHA-256 of salt and content together. The salt keeps the name from telling the content, so that
-//! a blob can be erased later and the log that names it says nothing about what it was.
+//! A blob's name is the SHA-256 of salt and content together. The salt keeps the name from revealing the content, so that after an erasure
+//! the log that names the blob reveals nothing about it.
 
 use selvedge_log::hash::sha256;
 use selvedge_model::{Digest, Ids};
 
 const SALT: usize = 32;
 
-/// Puts fresh salt before `content` and gives the blob's name and bytes.
+/// Prepends fresh salt to `content` and returns the blob's name and bytes.
 pub fn seal(content: &[u8], ids: &dyn Ids) -> (Digest, Vec<u8>) {
     let mut stored = vec![0; SALT];
     ids.fill(&mut stored);
@@ -16,7 +16,7 @@ pub fn seal(content: &[u8], ids: &dyn Ids) -> (Digest, Vec<u8>) {
     (sha256(&stored), stored)
 }
 
-/// The content of a stored blob, if it is the one that `name` names.
+/// The content of a stored blob, if it matches `name`.
 pub fn open(name: &Digest, stored: &[u8]) -> Option<Vec<u8>> {
     (sha256(stored) == *name).then(|| stored.get(SALT..).map(<[u8]>::to_vec)).flatten()
 }

@@ -1,7 +1,7 @@
-//! `capabilities.md`: what a thread was offered to call when it first ran, signed, for people and other programs.
+//! `capabilities.md`: what a thread may call, as of its first run, signed, for people and other programs.
 //!
-//! Written once and never again. What a thread may call stands in its log; so an edited page changes nothing; but the edit is
-//! a sign of tampering, and the thread is not run until a person has looked.
+//! Written once and never changed. The log records what a thread may call, so an edited file changes nothing; but the edit is a sign of
+//! tampering, and the thread is not run until a person has checked it.
 
 use selvedge_log::document::{Comment, DocumentError, DocumentKind, sign_text, verify_text};
 use selvedge_log::{Signer, Trust};
@@ -9,42 +9,42 @@ use selvedge_model::{ThreadId, Timestamp};
 
 use crate::error::{Error, Result};
 
-/// What it is called.
+/// Its file name.
 pub const NAME: &str = "capabilities.md";
-/// What a `capabilities.md` is signed as.
+/// The document kind of its signature.
 pub const KIND: DocumentKind = DocumentKind::new("capabilities");
-/// How long one may be.
+/// Its maximum length.
 pub const BYTES_MAX: u64 = 64 << 20;
 
-/// Signs the page of a thread.
+/// Signs the capabilities of a thread.
 pub fn sign(thread: &ThreadId, body: &str, signer: &Signer, now: Timestamp) -> String {
     sign_text(KIND, thread.as_str(), Comment::Html, body, signer, now)
 }
 
-/// What is wrong with the page of a thread that came from elsewhere; of a key that does not count, that is said.
+/// Verifies the capabilities file of an archive; an untrusted key is its own error.
 pub fn check(thread: &ThreadId, bytes: &[u8], trust: &Trust) -> Result<()> {
     verified(thread, bytes, trust)
         .map_err(|error| Error::of_document(named(thread), &error, || "ask for the file again".to_owned()))
 }
 
-/// What is wrong with the page of a thread that a store keeps; of a key that does not count, that is said.
+/// Verifies the capabilities file of a thread in a store; an untrusted key is its own error.
 pub fn check_kept(thread: &ThreadId, bytes: &[u8], trust: &Trust) -> Result<()> {
-    verified(thread, bytes, trust).map_err(|error| Error::of_document(named(thread), &error, || anew(thread)))
+    verified(thread, bytes, trust).map_err(|error| Error::of_document(named(thread), &error, || repair_hint(thread)))
 }
 
-/// What is wrong with a page that was read and checked, if anything is, as the end of a sentence.
+/// What is wrong with a file that was read and verified, if anything, as the end of a sentence.
 pub fn bad(checked: Result<()>) -> Result<Option<String>> {
     match checked {
         Ok(()) => Ok(None),
         Err(Error::Integrity { why, .. }) => Ok(Some(why)),
-        Err(Error::Unbelieved { key, .. }) => Ok(Some(format!("key {} does not count", key.short()))),
+        Err(Error::UntrustedKey { key, .. }) => Ok(Some(format!("key {} is not trusted", key.short()))),
         Err(error) => Err(error),
     }
 }
 
-/// The error of one that can't be used, because of this.
+/// An error for a file that can't be used.
 pub fn damaged(thread: &ThreadId, why: &str) -> Error {
-    Error::Integrity { what: named(thread), why: why.to_owned(), hint: Some(anew(thread)) }
+    Error::Integrity { what: named(thread), why: why.to_owned(), hint: Some(repair_hint(thread)) }
 }
 
 fn verified(thread: &ThreadId, bytes: &[u8], trust: &Trust) -> Result<(), DocumentError> {
@@ -55,8 +55,8 @@ fn named(thread: &ThreadId) -> String {
     format!("`{NAME}` of `{thread}`")
 }
 
-fn anew(thread: &ThreadId) -> String {
+fn repair_hint(thread: &ThreadId) -> String {
     format!(
-        "`selvedge repair {thread}` keeps it aside; what the thread may call stands in its log, and the next run writes it down anew"
+        "`selvedge repair {thread}` moves it aside; the log records what the thread may call, and the next run writes the file again"
     )
 }

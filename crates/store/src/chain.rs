@@ -1,4 +1,4 @@
-//! Walking a chain of threads joined by continuation.
+//! Walking a chain of continued threads.
 
 use std::collections::HashSet;
 
@@ -6,8 +6,8 @@ use selvedge_model::{Manifest, ThreadId};
 
 use crate::error::Result;
 
-/// The ids of the chain that `thread` belongs to, from its root to its end. A link that leads in a circle, or to a thread
-/// that nobody knows, ends the walk; `manifest` may answer for deleted threads, so that a walk passes through them.
+/// The ids of the chain that `thread` belongs to, from its root to its end. A cycle or a missing thread ends the walk; `manifest` may
+/// return those of deleted threads, so that a walk passes through them.
 pub fn walk(thread: &ThreadId, manifest: impl Fn(&ThreadId) -> Result<Option<Manifest>>) -> Result<Vec<ThreadId>> {
     let mut seen = HashSet::from([thread.clone()]);
     let mut chain = vec![thread.clone()];

@@ -1,7 +1,7 @@
-//! What a store of threads must do, in small contracts.
+//! The store contracts: the traits that a store of threads implements.
 //!
-//! Every call blocks until it is done: a program with an async runtime moves it off its threads in one place, and a store
-//! is as simple to use from a command line. All contracts are object-safe; [`Store`] is all of them together.
+//! Every call blocks until it is done: a program with an async runtime moves it off its threads in one place, and a command line uses it
+//! directly. All contracts are object-safe; [`Store`] is all of them together.
 
 use std::io::BufRead;
 use std::ops::Range;
@@ -26,30 +26,30 @@ pub trait Commit: Send + Sync {
     /// now or later, except after [`crate::Error::OutcomeUnknown`], which [`Commit::outcome`] resolves.
     fn commit(&self, batch: Batch) -> Result<Committed>;
 
-    /// What became of the commit of this key.
+    /// The result of the commit with this key, if it happened.
     fn outcome(&self, key: &CommitKey) -> Result<Option<Committed>>;
 
-    /// Stores bytes beside a thread's log, durable on return, and gives the name by which a later commit refers to them; the commit
-    /// that creates the thread may be that one. For a thread that was deleted it is refused.
+    /// Stores bytes beside a thread's log, durable on return, and returns the name by which a later commit refers to them; that may be the
+    /// commit that creates the thread. Refused for a deleted thread.
     fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Result<Digest>;
 
-    /// Deletes a thread for good; refused while it runs, while somebody holds it, and while money is held by its chain's account or for it.
-    /// What remains is a signed tombstone.
+    /// Deletes a thread for good; refused while it runs, while its lease is held, and while amounts are reserved by its chain's account or
+    /// for it. A signed tombstone remains.
     fn delete(&self, thread: &ThreadId) -> Result<Tombstone>;
 }
 
-/// What a commit answers.
+/// The result of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Committed {
-    /// The version each thread came to, in the order of the parts.
+    /// The new version of each thread, in the order of the parts.
     pub versions: Vec<(ThreadId, u64)>,
     /// Whether this is the answer to an earlier commit of the same key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replayed: bool,
-    /// The time that its lines bear; only told to the process that committed it.
+    /// The time of its lines; only known to the process that committed it.
     #[serde(skip)]
     pub at: Option<Timestamp>,
-    /// What was written, in the order of the parts; only told to the process that committed it.
+    /// What was written, in the order of the parts; only known to the process that committed it.
     #[serde(skip)]
     pub parts: Vec<CommittedPart>,
 }
@@ -59,16 +59,16 @@ pub struct Committed {
 pub struct CommittedPart {
     /// The thread.
     pub thread: ThreadId,
-    /// Where its log ends now.
+    /// The new head of its log.
     pub head: Head,
     /// The number of the first event's line.
     pub first_line: u64,
-    /// The events as they stand in the log, without the checkpoint: what the store led them with and what the ledger recorded included.
+    /// The events in the log, without the checkpoint; including those that the store led them with and those of the ledger.
     pub events: Vec<Event>,
 }
 
 impl Committed {
-    /// The version `thread` came to.
+    /// The new version of `thread`.
     pub fn version_of(&self, thread: &ThreadId) -> Option<u64> {
         self.versions.iter().find(|(id, _)| id == thread).map(|(_, version)| *version)
     }
@@ -81,140 +81,141 @@ impl Committed {
 
 /// Reading what was committed.
 pub trait Logs: Send + Sync {
-    /// Where a thread's log ends.
+    /// The head of a thread's log.
     fn head(&self, thread: &ThreadId) -> Result<Head>;
 
-    /// Lines from number `from` on, at most `limit`; unchecked, for showing.
+    /// Lines from number `from` on, at most `limit`; unverified, for display.
     fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>>;
 
-    /// The exact committed bytes of a log, and the head they end at.
+    /// The exact committed bytes of a log, and their head.
     fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)>;
 
-    /// The bytes of a blob, checked against its name.
+    /// The bytes of a blob, verified against its name.
     fn blob(&self, thread: &ThreadId, blob: &Digest) -> Result<Vec<u8>>;
 }
 
-/// The right to write a thread.
+/// The right to write to a thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lease {
     /// The thread.
     pub thread: ThreadId,
-    /// Who holds it.
+    /// The lease holder.
     pub owner: OwnerId,
-    /// Rises whenever the lease changes hands by force or death; a commit under an older one is refused.
+    /// Incremented whenever the lease is taken over, from a live or a dead holder; a commit under an older epoch is refused.
     pub epoch: u64,
-    /// The dead owner that it was taken over from.
+    /// The dead holder that it was taken over from.
     #[serde(skip)]
     pub taken_from: Option<OwnerId>,
 }
 
-/// How to ask for a lease.
+/// The options for acquiring a lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Acquire {
-    /// How long to wait for whoever holds it.
+    /// How long to wait for the current holder.
     pub wait: Duration,
-    /// Take it even from somebody alive.
+    /// Take it even from a live holder.
     pub take_over: bool,
 }
 
-/// Who may write a thread.
+/// Leases: the right to write to a thread.
 pub trait Leases: Send + Sync {
-    /// Takes the lease; those who wait in one process are served in order.
+    /// Acquires the lease; waiters within one process are served in order.
     fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease>;
 
-    /// Checks that the lease still stands.
+    /// Checks that the lease is still held.
     fn renew(&self, lease: &Lease) -> Result<()>;
 
-    /// The owner that this handle holds leases as.
+    /// The owner id that this handle holds leases as.
     fn owner(&self) -> &OwnerId;
 
-    /// Records that this owner was alive at a moment, in place of the beat before. It survives the process; a power cut may lose it.
+    /// Records that this owner was alive at a time, replacing the previous heartbeat. It survives the process; a power failure may lose it.
     fn beat(&self, at: Timestamp) -> Result<()>;
 
-    /// When an owner, dead or alive, recorded last that it was alive; absent if that is not known any more.
+    /// The last heartbeat of an owner, dead or alive; absent if it is not known any more.
     fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>>;
 
-    /// Gives the lease back; refused while a request waits that only a run of its holder can consume.
+    /// Releases the lease; refused while a request waits that only a run of its holder can consume.
     fn release(&self, lease: &Lease) -> Result<()>;
 
-    /// Gives the lease back whatever waits, as when its holder dies: who waits takes the thread up.
+    /// Releases the lease even if requests wait, as when its holder dies: the senders acquire it.
     fn abandon(&self, lease: &Lease) -> Result<()>;
 
-    /// Who holds the lease of a thread and lives.
+    /// The holder of a thread's lease, if it is alive.
     fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>>;
 
-    /// Threads whose holder is dead.
+    /// The leases of dead holders.
     fn expired(&self) -> Result<Vec<Lease>>;
 }
 
-/// Where a request was left.
+/// Where a request was delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct Delivery {
     /// The thread whose inbox it waits in, at the end of the chain; or the thread that consumed it before.
     pub thread: ThreadId,
-    /// The version whose changeset consumed a request of this id before: then nothing was left.
+    /// The version whose changeset consumed a request of this id before: then nothing was delivered.
     pub answered: Option<u64>,
 }
 
-/// A request that waits, and whether its seal holds.
+/// A waiting request, and whether its seal is valid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiting {
     /// The request.
     pub posted: Posted,
-    /// Whether it was sealed with a key that may sign for the thread; one that was not must change nothing.
+    /// Whether it was sealed with a key that may sign for the thread; one that was not must have no effect.
     pub is_sealed: bool,
 }
 
-/// That a request was posted.
+/// A notice that a request was posted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its place in the order of all requests of the store.
+    /// Its number in the order of all requests of the store.
     pub number: u64,
     /// The thread it waits for, or waited for.
     pub thread: ThreadId,
 }
 
 /// Requests to threads. They are consumed by a batch ([`Batch::consumed`]), and move with their chain: the batch that continues a thread
-/// moves what waits for it to the successor, and a request to a continued thread is left with the end of its chain, in one transaction.
+/// moves its waiting requests to the successor, and a request to a continued thread is delivered to the end of its chain, in one
+/// transaction.
 pub trait Inbox: Send + Sync {
-    /// Leaves a request, sealed, durable on return. Left again it is one request; one whose id was consumed before in the chain is not
-    /// left again.
-    fn post(&self, posted: Posted) -> Result<Left>;
+    /// Posts a request, sealed, durable on return. Posted again it is the same request; one whose id was consumed before in the chain is
+    /// not delivered again.
+    fn post(&self, posted: Posted) -> Result<Delivery>;
 
-    /// The requests that wait for a thread, in the order they came.
+    /// The waiting requests of a thread, in the order of posting.
     fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>>;
 
-    /// Where in the chain of a thread a request of this id was consumed: the thread, and the version of the changeset.
+    /// The thread and version at which a request of this id was consumed in the chain of a thread.
     fn answered(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>>;
 
     /// The number of the newest request that was ever posted.
     fn newest(&self) -> Result<u64>;
 
-    /// Requests posted behind number `after`, as far as they still wait, in order, at most `limit`.
+    /// Requests posted after number `after` that still wait, in order, at most `limit`.
     fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<Arrival>>;
 }
 
-/// A thread as the registry shows it.
+/// A thread in the registry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// What is known of it.
+    /// Its manifest.
     #[serde(flatten)]
     pub manifest: Manifest,
-    /// How many changesets it has had since it was created.
+    /// Its number of changesets since it was created.
     pub version: u64,
-    /// The owner of its lease, if that lives. What is known of the thread is not older than the death of an owner that does not.
+    /// The holder of its lease, if it is alive. The manifest is never older than the death of a dead holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<OwnerId>,
 }
 
 impl Summary {
-    /// Whether an engine's run is active that no live process makes: the next process that takes the lease settles it.
+    /// Whether a run is active that no live process executes: the next process that acquires the lease settles it.
     pub fn is_stalled(&self) -> bool {
         self.manifest.status == Status::Running && !self.manifest.is_run_outside() && self.holder.is_none()
     }
 }
 
-/// Which threads to list; an absent field asks for nothing.
+/// Which threads to list; an absent field matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Of this agent.
@@ -229,12 +230,12 @@ pub struct Filter {
     pub text: Option<String>,
 }
 
-/// Where the next page begins. Threads created later never move what a cursor points at.
+/// Where the next page begins. Threads created later never move it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cursor(pub u64);
 
-/// Some of a list.
+/// A page of a list.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Page<T> {
     /// The items.
@@ -243,16 +244,16 @@ pub struct Page<T> {
     pub next: Option<Cursor>,
 }
 
-/// What remains of a deleted thread.
+/// The record of a deleted thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tombstone {
-    /// What it was.
+    /// Its last manifest.
     pub manifest: Manifest,
-    /// Where its log ended.
+    /// Its last head.
     pub head: Head,
     /// When it was deleted.
     pub deleted_at: Timestamp,
-    /// The postings that its log had; nobody said so when older ones were written.
+    /// The postings of its log; absent if the log could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postings: Option<Vec<Buried>>,
 }
@@ -274,59 +275,60 @@ pub trait Registry: Send + Sync {
     /// The runs of a thread, oldest first.
     fn runs(&self, thread: &ThreadId) -> Result<Vec<Run>>;
 
-    /// The one thread whose id, or the hex at its end, begins with `prefix`.
+    /// The one thread whose id, or whose trailing hex, begins with `prefix`.
     fn resolve(&self, prefix: &str) -> Result<ThreadId>;
 
-    /// What remains of a deleted thread.
+    /// The tombstone of a deleted thread.
     fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>>;
 }
 
-/// One commit as followers hear of it: what it added to one log.
+/// One commit in the feed: what it added to one log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Commitment {
-    /// Its place in the order of all commits of the store.
+pub struct FeedEntry {
+    /// Its position in the order of all commits of the store.
     pub position: u64,
     /// The thread.
     pub thread: ThreadId,
-    /// The version it came to.
+    /// The version it committed.
     pub version: u64,
     /// The number of its first line, as [`Logs::read`] takes it.
     pub first_line: u64,
-    /// How many lines it has, with its checkpoint. Never 0, except for a commit of an older format whose log can't be read any more.
+    /// Its number of lines, with its checkpoint. 0 only if the counts are missing and the log can't be read.
     pub lines: u64,
 }
 
-impl Commitment {
+impl FeedEntry {
     /// A commit that wrote the lines of these numbers.
     pub fn new(position: u64, thread: ThreadId, version: u64, lines: Range<u64>) -> Self {
-        let (first_line, lines) = (lines.start, lines.end.saturating_sub(lines.start));
+        let first_line = lines.start;
+        let lines = lines.end.saturating_sub(lines.start);
         Self { position, thread, version, first_line, lines }
     }
 }
 
-/// How far a follower has read a store.
+/// How far a follower has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// The place of the newest commit that was seen.
+    /// The position of the newest commit that was seen.
     pub commits: u64,
     /// The number of the newest request that was seen.
     pub requests: u64,
 }
 
-/// Following what is committed and what is asked.
+/// Following commits and requests.
 pub trait Feed: Send + Sync {
-    /// The place of the newest commit.
+    /// The position of the newest commit.
     fn position(&self) -> Result<u64>;
 
-    /// Commits behind `position`, in order, at most `limit`. The lines of one thread's commits join without a gap.
-    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>>;
+    /// Commits after `position`, in order, at most `limit`. The lines of one thread's commits are consecutive.
+    fn after(&self, position: u64, limit: usize) -> Result<Vec<FeedEntry>>;
 
-    /// Waits for a hint that there may be a commit or a request behind what was seen, at most this long. Call [`Feed::after`] and
-    /// [`Inbox::arrivals`] again either way: a hint may be late or for nothing, and then no wake-up is lost.
+    /// Waits for a hint that there may be a commit or a request after `seen`, at most this long. Call [`Feed::after`] and
+    /// [`Inbox::arrivals`] again either way: a hint may be late or wrong, and then no wake-up is lost.
     fn watch(&self, seen: Position, timeout: Duration) -> Result<()>;
 
-    /// Waits for a hint that there may be a commit behind `position`, as [`Feed::watch`] does.
+    /// Waits for a hint that there may be a commit after `position`, as [`Feed::watch`] does.
     fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
         self.watch(Position { commits: position, requests: u64::MAX }, timeout)
     }
@@ -340,8 +342,7 @@ pub trait Ledger: Send + Sync {
     /// An account and all below it, parents first.
     fn tree(&self, id: &AccountId) -> Result<Vec<Account>>;
 
-    /// The reservations of an account that are open, and those that were settled without anybody knowing what was spent; in the order
-    /// of their names.
+    /// The reservations of an account that are open, and those that were settled with an unknown amount; in the order of their names.
     fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>>;
 }
 

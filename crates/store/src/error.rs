@@ -1,4 +1,4 @@
-//! What can go wrong in a store, and what a caller can do about it.
+//! The errors of a store, and what a caller can do about them.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ use selvedge_model::error::{Classify, Kind};
 use selvedge_model::fold::FoldError;
 use selvedge_model::{CommitKey, Digest, MessageId, OwnerId, RequestId, ThreadId, Timestamp};
 
-/// The result of asking a store.
+/// The result of a store operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong.
+/// An error of a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no store here.
     #[error("there is no store in `{path}`")]
     NoStore {
-        /// Where it was looked for.
+        /// The path.
         path: String,
     },
     /// There is no such thread.
@@ -32,19 +32,19 @@ pub enum Error {
     /// More than one thread begins like this.
     #[error("`{prefix}` names more than one thread: {}", .candidates.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// The prefix.
         prefix: String,
-        /// The first few that begin like it.
+        /// The first few that match.
         candidates: Vec<String>,
     },
-    /// The thread has not come to this version.
+    /// The thread does not have this version.
     #[error("thread `{thread}` has no version {version}; the latest is {latest}")]
     NoVersion {
         /// The thread.
         thread: ThreadId,
-        /// The version that was asked for.
+        /// The requested version.
         version: u64,
-        /// The version it is at.
+        /// The current version.
         latest: u64,
     },
     /// There is no such blob.
@@ -64,7 +64,7 @@ pub enum Error {
         blob: Digest,
         /// Why it was erased.
         reason: String,
-        /// When that was committed.
+        /// When the erasure was committed.
         at: Timestamp,
     },
     /// The store has an older format.
@@ -72,10 +72,10 @@ pub enum Error {
     Outdated {
         /// The format of the store.
         found: i64,
-        /// The format that is written.
+        /// The current format.
         current: i64,
     },
-    /// The thread was deleted; its id is never used again.
+    /// The thread was deleted; its id is never reused.
     #[error("thread `{0}` was deleted")]
     Deleted(ThreadId),
     /// A thread of this id exists already.
@@ -88,48 +88,48 @@ pub enum Error {
         thread: ThreadId,
         /// The version the caller expected.
         expected: u64,
-        /// The version it is at.
+        /// The current version.
         actual: u64,
     },
-    /// The lease was taken over; what was written under it can't be committed any more.
+    /// The lease was taken over; changesets prepared under it can't be committed any more.
     #[error("the lease on thread `{thread}` of epoch {held} was taken over; the epoch is now {current}")]
     StaleEpoch {
         /// The thread.
         thread: ThreadId,
         /// The epoch of the caller's lease.
         held: u64,
-        /// The epoch now.
+        /// The current epoch.
         current: u64,
     },
-    /// Somebody else holds the lease.
-    #[error("thread `{thread}` is held by {}", .holder.in_words())]
+    /// Another process holds the lease.
+    #[error("thread `{thread}` is leased to {}", .holder.in_words())]
     LeaseHeld {
         /// The thread.
         thread: ThreadId,
-        /// Who holds it.
+        /// The lease holder.
         holder: OwnerId,
     },
-    /// Money is held by the account of a thread that is to be deleted, or for it.
-    #[error("money is held for `{thread}` or by it: account `{account}` is not closed")]
+    /// An amount is reserved by the account of a thread that is to be deleted, or for it.
+    #[error("an amount is reserved for `{thread}` or by it: account `{account}` is not closed")]
     AccountInUse {
         /// The thread.
         thread: ThreadId,
         /// The account.
         account: AccountId,
     },
-    /// Requests are waiting that only the holder can answer.
-    #[error("thread `{thread}` can't be released: {count} request(s) wait for its holder")]
+    /// Requests are waiting that only the lease holder can consume.
+    #[error("thread `{thread}` can't be released: {count} request(s) wait for the lease holder")]
     RequestsPending {
         /// The thread.
         thread: ThreadId,
         /// How many.
         count: usize,
     },
-    /// The key belongs to another request.
-    #[error("key `{0}` was used before, for another request")]
+    /// The commit key belongs to another request.
+    #[error("commit key `{0}` was used before, for another request")]
     KeyReused(CommitKey),
     /// The id belongs to another request.
-    #[error("request `{id}` to thread `{thread}` was posted before, with another content")]
+    #[error("request `{id}` to thread `{thread}` was posted before, with different content")]
     RequestReused {
         /// The thread.
         thread: ThreadId,
@@ -144,7 +144,7 @@ pub enum Error {
         /// The request.
         id: RequestId,
     },
-    /// A request is consumed without a word about it in the log.
+    /// A request would be consumed without a verdict in the log.
     #[error("request `{id}` to thread `{thread}` would be consumed without a verdict in the log")]
     NoVerdict {
         /// The thread.
@@ -152,15 +152,15 @@ pub enum Error {
         /// The request.
         id: RequestId,
     },
-    /// A message of this id is there, with another content.
-    #[error("message `{message}` of thread `{thread}` was stored before, with another content")]
+    /// A message of this id exists, with different content.
+    #[error("message `{message}` of thread `{thread}` was stored before, with different content")]
     MessageChanged {
         /// The thread.
         thread: ThreadId,
         /// The message.
         message: MessageId,
     },
-    /// The same thread twice, or none at all.
+    /// A batch with the same thread twice, or without any.
     #[error("a batch needs at least one part and no thread twice")]
     BadBatch,
     /// The first changeset of a thread must create it, and no other may.
@@ -186,20 +186,18 @@ pub enum Error {
     /// The thread has an active run.
     #[error("thread `{0}` is running")]
     Running(ThreadId),
-    /// The account changed under the caller's hands too often.
-    #[error("account `{0}` is too busy")]
+    /// The account was changed by other commits too often.
+    #[error("account `{0}` was changed by too many concurrent commits")]
     AccountBusy(AccountId),
-    /// A row of the database was not sealed by the holder of the key.
-    #[error(
-        "what the database has of {what} was not sealed with your key: it was changed, or another program wrote it"
-    )]
+    /// A row of the database fails its seal.
+    #[error("the database row of {what} was not sealed with your key: it was changed, or another program wrote it")]
     Unsealed {
-        /// What the row is about.
+        /// The content of the row.
         what: String,
-        /// The key whose seals count.
+        /// The key whose seals are valid.
         ours: Digest,
     },
-    /// Another key signed this log so far.
+    /// The log was signed by another key so far.
     #[error("thread `{thread}` is signed by key {}, and this store signs with key {}", .theirs.short(), .ours.short())]
     OtherSigner {
         /// The thread.
@@ -209,7 +207,7 @@ pub enum Error {
         /// The key of this store.
         ours: Digest,
     },
-    /// A log is not what it should be.
+    /// A log fails verification.
     #[error("{}", describe(.thread, .finding))]
     Log {
         /// The thread.
@@ -217,7 +215,7 @@ pub enum Error {
         /// What was found.
         finding: Finding,
     },
-    /// Something else that is signed or stored is not what it should be.
+    /// Another signed or stored object fails verification.
     #[error("{what}: {why}")]
     Integrity {
         /// What.
@@ -227,14 +225,14 @@ pub enum Error {
         /// The command that helps.
         hint: Option<String>,
     },
-    /// Something beside the logs is signed by a key whose word does not count here. The bytes may well be as they were.
+    /// An object beside the logs is signed by a key that is not trusted. Its bytes may well be unchanged.
     #[error("{what} is signed by key {}, {}", .key.short(), if *.is_revoked { "which was revoked" } else { "which is not trusted" })]
-    Unbelieved {
+    UntrustedKey {
         /// What.
         what: String,
         /// The key.
         key: Digest,
-        /// Whether it counted once.
+        /// Whether it was trusted once.
         is_revoked: bool,
     },
     /// The store can't be used as it is.
@@ -250,63 +248,66 @@ pub enum Error {
     /// A file could not be read or written.
     #[error("can't {what} `{}`: {source}", .path.display())]
     Io {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The database failed.
     #[error("the database failed: {why}")]
     Database {
-        /// What it said.
+        /// The database's message.
         why: String,
-        /// Whether trying again may help.
+        /// Whether a retry may help.
         retryable: bool,
     },
-    /// Nobody can say whether the commit happened.
-    #[error("it is not known whether the commit happened: {why}")]
+    /// The outcome of the commit is unknown.
+    #[error("the outcome of the commit is unknown: {why}")]
     OutcomeUnknown {
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
 
 impl Error {
-    /// What a signed document that is refused means: its key does not count, or it is not what was signed, for which `hint` helps.
+    /// The error for a signed document that is refused: its key is not trusted, or it fails verification, for which `hint` helps.
     pub fn of_document(what: impl Into<String>, error: &DocumentError, hint: impl FnOnce() -> String) -> Self {
         let what = what.into();
         match error {
             DocumentError::UntrustedKey { fingerprint } => {
-                Self::Unbelieved { what, key: *fingerprint, is_revoked: false }
+                Self::UntrustedKey { what, key: *fingerprint, is_revoked: false }
             }
-            DocumentError::RevokedKey { fingerprint } => Self::Unbelieved { what, key: *fingerprint, is_revoked: true },
+            DocumentError::RevokedKey { fingerprint } => {
+                Self::UntrustedKey { what, key: *fingerprint, is_revoked: true }
+            }
             error => Self::Integrity { what, why: error.to_string(), hint: Some(hint()) },
         }
     }
 }
 
-/// How a key comes to count, if it should.
-pub fn believe(key: &Digest, is_revoked: bool) -> String {
-    match is_revoked {
-        true => format!(
-            "you revoked this key, and `selvedge keys list` says when; if it should count again: `selvedge keys trust --again {}`",
+/// How to trust a key, if the user wants to.
+pub fn trust_hint(key: &Digest, is_revoked: bool) -> String {
+    if is_revoked {
+        format!(
+            "you revoked this key, and `selvedge keys list` shows when; to trust it again: `selvedge keys trust --again {}`",
             key.short()
-        ),
-        false => format!("trust key {key} only if you know whose it is: `selvedge keys trust FILE --owner NAME`"),
+        )
+    } else {
+        format!("trust key {key} only if you know whose it is: `selvedge keys trust FILE --owner NAME`")
     }
 }
 
-/// A finding in words, for people.
+/// A finding as a sentence.
 pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
     match finding {
         Finding::Sound => format!("the log of `{thread}` ends where it should"),
-        Finding::Foreign { bytes } => format!("the log of `{thread}` has {bytes} foreign byte(s) behind its end"),
+        Finding::Foreign { bytes } => format!("the log of `{thread}` has {bytes} foreign byte(s) after its end"),
         Finding::DatabaseBehind { database, file } => format!(
-            "the log of `{thread}` is signed up to version {file}, but the database knows it only up to version {database}"
+            "the log of `{thread}` is signed up to version {file}, but the database has it only up to version {database}"
         ),
-        // The bytes are as that key signed them; whether that counts is decided by whoever reads them.
+        // The bytes are as that key signed them; whether to trust it is the reader's decision.
         Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), version, .. }) => {
             format!(
                 "the log of `{thread}` is signed by a key that is not trusted: {}, from version {version} on",
@@ -319,21 +320,21 @@ pub fn describe(thread: &ThreadId, finding: &Finding) -> String {
         ),
         Finding::Damaged(damage) => format!("the log of `{thread}` is damaged: {damage}"),
         Finding::Truncated { have: Some(have), version, by } => {
-            format!("the log of `{thread}` is cut off: it ends at version {have}, and {by} remembers version {version}")
+            format!("the log of `{thread}` is cut off: it ends at version {have}, and {by} records version {version}")
         }
         Finding::Truncated { have: None, version, by } => {
-            format!("the log of `{thread}` is gone: {by} remembers version {version}")
+            format!("the log of `{thread}` is missing: {by} records version {version}")
         }
         Finding::Unread(damage) => format!(
-            "the log of `{thread}` is as it was signed, but this program does not understand line {} (version {}): {}",
+            "the log of `{thread}` is unchanged since it was signed, but this program does not understand line {} (version {}): {}",
             damage.line, damage.version, damage.flaw
         ),
-        Finding::Unsigned => format!("the log of `{thread}` has no checkpoint at all"),
+        Finding::Unsigned => format!("the log of `{thread}` has no checkpoint"),
         Finding::Blob { blob, version, why } => {
             format!("blob {} of `{thread}`, which version {version} names, {why}", blob.short())
         }
-        Finding::Database { why } => format!("the log of `{thread}` holds, but the database {why}"),
-        Finding::Contradicted { by, why } => format!("{by} of `{thread}` does not agree with its log: {why}"),
+        Finding::Database { why } => format!("the log of `{thread}` is valid, but the database {why}"),
+        Finding::Contradicted { by, why } => format!("{by} of `{thread}` contradicts its log: {why}"),
     }
 }
 
@@ -361,7 +362,7 @@ impl Classify for Error {
             Self::Fold { source, .. } => source.kind(),
             Self::Line(error) => error.kind(),
             Self::Posting(error) => error.kind(),
-            Self::Log { .. } | Self::Integrity { .. } | Self::Unsealed { .. } | Self::Unbelieved { .. } => {
+            Self::Log { .. } | Self::Integrity { .. } | Self::Unsealed { .. } | Self::UntrustedKey { .. } => {
                 Kind::Integrity
             }
             Self::Io { source, .. }
@@ -416,8 +417,8 @@ impl Classify for Error {
                 Finding::Blob { .. } => "blob_damaged",
             },
             Self::Integrity { .. } => "integrity",
-            Self::Unbelieved { is_revoked: true, .. } => "revoked_key",
-            Self::Unbelieved { .. } => "untrusted_key",
+            Self::UntrustedKey { is_revoked: true, .. } => "revoked_key",
+            Self::UntrustedKey { .. } => "untrusted_key",
             Self::Unusable { .. } => "store_unusable",
             Self::Io { .. } if self.kind() == Kind::Denied => "permission_denied",
             Self::Io { .. } => "io",
@@ -437,91 +438,89 @@ impl Classify for Error {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::NoStore { .. } => "`selvedge init` makes one",
-            Self::NoThread(_) => "`selvedge thread list` shows what is there",
+            Self::NoStore { .. } => "`selvedge init` creates one",
+            Self::NoThread(_) => "`selvedge thread list` lists the threads",
             Self::Ambiguous { .. } => "type more of the id",
-            Self::Erased { .. } => "what was erased is gone; a backup from before may still have it",
+            Self::Erased { .. } => "erased content can't be restored; an older backup may still have it",
             Self::Outdated { .. } => {
-                "`selvedge reindex` rebuilds the database from the logs in today's format; the logs are not touched"
+                "`selvedge reindex` rebuilds the database from the logs in the current format; the logs are not changed"
             }
             Self::NoVersion { thread, latest, .. } => {
                 return Some(format!("`selvedge state {thread} --at {latest}` is the latest"));
             }
             Self::Exists(thread) => {
                 return Some(format!(
-                    "`selvedge thread show {thread}` shows the one that is here; a thread keeps its id, so another one of that id \
-                     can only be taken into another store"
+                    "`selvedge thread show {thread}` shows the existing one; a thread keeps its id, so another thread of that id \
+                    can only be imported into another store"
                 ));
             }
-            Self::Deleted(_) => "ids are never used again; create a thread under another one",
+            Self::Deleted(_) => "ids are never reused; create a thread with another id",
             Self::Conflict { thread, actual, .. } => {
                 return Some(format!(
-                    "look at what was added (`selvedge log {thread}`), then append with `--expect {actual}`"
+                    "check what was added (`selvedge log {thread}`), then append with `--expect {actual}`"
                 ));
             }
             Self::AccountInUse { thread, .. } => {
-                return Some(format!(
-                    "`selvedge cancel {thread}` ends it and what it started, and settles its account"
-                ));
+                return Some(format!("`selvedge cancel {thread}` ends it and its children, and settles its account"));
             }
             Self::LeaseHeld { thread, .. } => {
                 return Some(format!(
-                    "wait until it is free (`selvedge wait {thread}`, if it runs), or ask for an end of it with `selvedge cancel {thread}`"
+                    "wait until it is released (`selvedge wait {thread}`, if it runs), or end it with `selvedge cancel {thread}`"
                 ));
             }
             Self::KeyReused(_) => "use a new key for a new request",
-            Self::MessageChanged { .. } => "give the changed message an id of its own",
+            Self::MessageChanged { .. } => "give the changed message a new id",
             Self::Running(_) => "let the run finish first",
             Self::Unsealed { .. } => {
-                "`selvedge reindex` derives every row from the logs, which are untouched and still verify"
+                "`selvedge reindex` derives every row from the logs, which are unchanged and still verify"
             }
             Self::OtherSigner { .. } => {
                 "if your key was rotated meanwhile, run this again with the new one; if the thread's key is lost or not \
-                 yours, the thread stays readable and verifiable, and a new one can go on from it"
+                yours, the thread stays readable and verifiable, and a new one can continue from it"
             }
             Self::OutcomeUnknown { .. } => "append again with the same `--key`: it is committed once",
             Self::Log { thread, finding } => {
                 return Some(match finding {
                     Finding::Foreign { .. } => {
-                        "the next append with the key that signs it moves them to a quarantine file; nothing acknowledged is lost".to_owned()
+                        "the next append by the signer of the thread moves them to a quarantine file; no acknowledged data is lost".to_owned()
                     }
                     Finding::DatabaseBehind { .. } => format!(
-                        "the database is older than the log: `selvedge repair {thread}` lets it follow, `selvedge reindex` rebuilds all of it"
+                        "the database is older than the log: `selvedge repair {thread}` updates it, `selvedge reindex` rebuilds all of it"
                     ),
                     Finding::Truncated { have: Some(_), .. } => format!(
-                        "put the file back from a copy; `selvedge repair {thread} --accept-loss` goes on without what is lost, and says so for ever"
+                        "restore the file from a copy; `selvedge repair {thread} --accept-loss` continues without the lost versions, and records that for good"
                     ),
                     Finding::Database { .. } => {
-                        "`selvedge reindex` builds the database anew from the logs, which are not touched".to_owned()
+                        "`selvedge reindex` rebuilds the database from the logs, which are not changed".to_owned()
                     }
                     Finding::Contradicted { by, .. } => format!(
-                        "the log holds by itself; `selvedge repair {thread}` keeps {by} aside and writes it anew"
+                        "the log itself is valid; `selvedge repair {thread}` moves {by} aside and writes it again"
                     ),
                     Finding::Unread(_) => {
-                        "a newer Selvedge, or another program, wrote it: use that one; nothing is added to it here".to_owned()
+                        "a newer Selvedge, or another program, wrote it: use that one; this one appends nothing to it".to_owned()
                     }
-                    Finding::Blob { .. } => "the log itself holds; put the file back from a backup".to_owned(),
-                    Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }) => believe(key, false),
-                    Finding::Damaged(Damage { flaw: Flaw::Revoked(key), .. }) => believe(key, true),
+                    Finding::Blob { .. } => "the log itself is valid; restore the file from a backup".to_owned(),
+                    Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }) => trust_hint(key, false),
+                    Finding::Damaged(Damage { flaw: Flaw::Revoked(key), .. }) => trust_hint(key, true),
                     _ => format!(
-                        "`selvedge verify {thread} --explain` shows what is still proven; put the file back from a copy"
+                        "`selvedge verify {thread} --explain` shows which versions are still proven; restore the file from a copy"
                     ),
                 });
             }
             Self::Io { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    "make room on the disk; nothing acknowledged is lost"
+                    "free some space on the disk; no acknowledged data is lost"
                 }
                 io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                     "check who owns the folder and its mode"
                 }
-                // How a store names what is no plain file.
+                // How a store reports anything but a plain file.
                 io::ErrorKind::InvalidInput => {
-                    "a link, a pipe or a folder in a file's place is not read: move it away and put the file back from a copy"
+                    "a link, a pipe or a folder in place of a file is not read: move it away and restore the file from a copy"
                 }
                 _ => return None,
             },
-            Self::Unbelieved { key, is_revoked, .. } => return Some(believe(key, *is_revoked)),
+            Self::UntrustedKey { key, is_revoked, .. } => return Some(trust_hint(key, *is_revoked)),
             Self::Integrity { hint, .. } | Self::Unusable { hint, .. } => return hint.clone(),
             Self::Changeset(error) => return error.hint(),
             Self::Fold { source, .. } => return source.hint(),

@@ -1,5 +1,5 @@
-//! What a log folds to, as far as the rows of a backend are held against it: the manifest, messages, runs, commit keys, answered
-//! requests and erased blobs. Memory depends on how many of those a thread has.
+//! The fold of a log, as far as a backend's rows are compared with it: the manifest, messages, runs, commit keys, answered requests and
+//! erased blobs. Memory depends on how many of those a thread has.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,7 +12,7 @@ use selvedge_model::{Digest, Event, Manifest, MessageId, ThreadId};
 pub struct Folded<'a> {
     thread: &'a ThreadId,
     manifest: Option<Manifest>,
-    /// The messages with an id, and the digest of what the first of that id says.
+    /// The messages with an id, and the digest of the first content under that id.
     pub messages: HashMap<MessageId, Digest>,
     /// The runs.
     pub runs: BTreeSet<String>,
@@ -22,14 +22,14 @@ pub struct Folded<'a> {
     pub erased: BTreeSet<Vec<u8>>,
     /// The keys of its commits.
     pub keys: BTreeSet<String>,
-    /// The key that signed it last.
+    /// Its last signer.
     pub signer: Option<Digest>,
-    /// Whether an event did not fit; then there is nothing to compare with.
+    /// Whether an event did not apply; then there is nothing to compare with.
     failed: bool,
 }
 
 impl<'a> Folded<'a> {
-    /// Nothing yet of a thread.
+    /// The empty fold of a thread.
     pub fn new(thread: &'a ThreadId) -> Self {
         Self {
             thread,
@@ -44,12 +44,12 @@ impl<'a> Folded<'a> {
         }
     }
 
-    /// Takes one changeset in.
+    /// Adds one changeset.
     pub fn take(&mut self, entry: &Entry) {
         entry.lines.iter().for_each(|line| self.line(line));
     }
 
-    /// Takes one line in.
+    /// Adds one line.
     pub fn line(&mut self, line: &Line) {
         match (&line.event, &mut self.manifest) {
             (Event::ThreadCreated(created), None) => {
@@ -61,7 +61,7 @@ impl<'a> Folded<'a> {
         match &line.event {
             Event::Message(message) => {
                 if let Some(id) = &message.id {
-                    // The first counts, as it does when it is indexed.
+                    // The first is used, as in the index.
                     self.messages.entry(id.clone()).or_insert_with(|| sha256(&message.content_bytes()));
                 }
             }
@@ -76,7 +76,7 @@ impl<'a> Folded<'a> {
         }
     }
 
-    /// The manifest; nothing if an event did not fit, and then there is nothing to compare with.
+    /// The manifest; none if an event did not apply, and then there is nothing to compare with.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.manifest.as_ref().filter(|_| !self.failed)
     }

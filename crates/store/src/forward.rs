@@ -1,6 +1,6 @@
-//! A store around another one: the contracts that it does not change are passed on.
+//! A store that wraps another one: contracts that it does not change are forwarded.
 
-/// Implements contracts for a store around another one by passing every call on to the field that is named.
+/// Implements contracts for a store that wraps another one, by forwarding every call to the named field.
 ///
 /// ```ignore
 /// selvedge_store::forward!([] Counting, inner: Logs, Leases, Inbox, Registry, Feed, Ledger);
@@ -60,7 +60,7 @@ macro_rules! forward {
     };
     (@Inbox [$($generics:tt)*] $type:ty, $inner:ident) => {
         impl<$($generics)*> $crate::Inbox for $type {
-            fn post(&self, posted: $crate::model::Posted) -> $crate::Result<$crate::Left> {
+            fn post(&self, posted: $crate::model::Posted) -> $crate::Result<$crate::Delivery> {
                 self.$inner.post(posted)
             }
             fn pending(&self, thread: &$crate::model::ThreadId) -> $crate::Result<Vec<$crate::Waiting>> {
@@ -116,7 +116,7 @@ macro_rules! forward {
             fn position(&self) -> $crate::Result<u64> {
                 self.$inner.position()
             }
-            fn after(&self, position: u64, limit: usize) -> $crate::Result<Vec<$crate::Commitment>> {
+            fn after(&self, position: u64, limit: usize) -> $crate::Result<Vec<$crate::FeedEntry>> {
                 self.$inner.after(position, limit)
             }
             fn watch(&self, seen: $crate::Position, timeout: std::time::Duration) -> $crate::Result<()> {

@@ -1,102 +1,101 @@
 //! Group commit: jobs that wait at the same time are committed together.
 //!
-//! There is no committing thread. The first to arrive leads: it takes everything that waits, commits it in one
-//! transaction with one sync, tells each what became of it, and hands the lead to one of those who came meanwhile.
+//! There is no committing thread. The first to arrive leads: it takes all waiting jobs, commits them in one transaction with one sync,
+//! hands each its outcome, and passes the lead to one of the threads that arrived meanwhile.
 //!
-//! Being told is not being woken. A leader that woke a whole crowd would put it between the next leader, which soon waits for
-//! the disk, and its processor. So it wakes a few, and each of them, before anything else, wakes one more.
+//! A leader that woke a whole crowd would make it compete for the processor with the next leader, which soon waits for the disk. So it
+//! wakes only a few threads, and each of them first wakes one more.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
 
-/// Those who wait to commit. What a job and its outcome are is the backend's affair; an outcome that is not known must be one.
+/// The threads that wait to commit. The backend defines jobs and outcomes; an outcome must be able to express [`Error::OutcomeUnknown`].
 pub struct Group<Job, Outcome> {
-    line: Mutex<Line<Job, Outcome>>,
+    queue: Mutex<Queue<Job, Outcome>>,
 }
 
-struct Line<Job, Outcome> {
-    waiting: Vec<(Job, Arc<Seat<Outcome>>)>,
+struct Queue<Job, Outcome> {
+    waiting: Vec<(Job, Arc<Waiter<Outcome>>)>,
     led: bool,
 }
 
-/// Where a thread waits for an outcome, or to be made the leader.
-struct Seat<Outcome> {
-    call: Mutex<Option<Call<Outcome>>>,
-    called: Condvar,
+/// Where a thread waits for an outcome, or to become the leader.
+struct Waiter<Outcome> {
+    wakeup: Mutex<Option<Wakeup<Outcome>>>,
+    woken: Condvar,
 }
 
-enum Call<Outcome> {
+enum Wakeup<Outcome> {
     Lead,
-    /// What became of the job, and who is to be woken next.
-    Done(Outcome, Option<Arc<Seat<Outcome>>>),
+    /// The outcome of the job, and the thread to wake next.
+    Done(Outcome, Option<Arc<Waiter<Outcome>>>),
 }
 
 impl<Job, Outcome> Default for Group<Job, Outcome> {
     fn default() -> Self {
-        Self { line: Mutex::new(Line { waiting: Vec::new(), led: false }) }
+        Self { queue: Mutex::new(Queue { waiting: Vec::new(), led: false }) }
     }
 }
 
-/// What a lock guards here is whole between any two statements, so a panic elsewhere does not spoil it.
+/// The value is consistent between any two statements, so a panic elsewhere does not corrupt it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many jobs one transaction takes at most, so that a long line does not wait on one sync for ever.
+/// The maximum number of jobs of one transaction, so that a long queue does not wait for one sync for ever.
 const TOGETHER_MAX: usize = 256;
 
-/// How many a leader wakes itself: enough that no processor waits for the next in a chain.
+/// How many threads a leader wakes itself: enough that no processor waits for the next in a chain.
 const CHAINS: usize = 3;
 
 impl<Job, Outcome: From<Error>> Group<Job, Outcome> {
-    /// Hands a job in and returns its outcome; `commit` is called by the thread that leads and must give one outcome per job.
+    /// Submits a job and returns its outcome; `commit` is called by the leading thread and must return one outcome per job.
     pub fn submit(&self, job: Job, commit: impl Fn(Vec<Job>) -> Vec<Outcome>) -> Outcome {
-        let seat = Arc::new(Seat { call: Mutex::new(None), called: Condvar::new() });
+        let waiter = Arc::new(Waiter { wakeup: Mutex::new(None), woken: Condvar::new() });
         let leads = {
-            let mut line = lock(&self.line);
-            line.waiting.push((job, seat.clone()));
-            !std::mem::replace(&mut line.led, true)
+            let mut queue = lock(&self.queue);
+            queue.waiting.push((job, waiter.clone()));
+            !std::mem::replace(&mut queue.led, true)
         };
-        if !leads && let Call::Done(outcome, next) = seat.wait() {
+        if !leads && let Wakeup::Done(outcome, next) = waiter.wait() {
             next.iter().for_each(|next| next.wake());
             return outcome;
         }
-        let (jobs, seats): (Vec<_>, Vec<_>) = {
-            let mut line = lock(&self.line);
-            let count = line.waiting.len().min(TOGETHER_MAX);
-            line.waiting.drain(..count).unzip()
+        let (jobs, waiters): (Vec<_>, Vec<_>) = {
+            let mut queue = lock(&self.queue);
+            let count = queue.waiting.len().min(TOGETHER_MAX);
+            queue.waiting.drain(..count).unzip()
         };
-        let led = Led { group: self, seats: &seats, own: &seat };
+        let led = LeadGuard { group: self, waiters: &waiters, own: &waiter };
         let outcomes = commit(jobs);
         std::mem::forget(led);
-        self.pass_the_lead();
+        self.pass_lead();
         let mut own = None;
         let mut chains = [const { None }; CHAINS];
-        // From the last to the first, so that each knows who comes after it; in a chain they wake in the order they came in.
-        for (place, (other, outcome)) in seats.iter().zip(outcomes).enumerate().rev() {
-            match Arc::ptr_eq(other, &seat) {
-                true => own = Some(outcome),
-                false => {
-                    let next = chains[place % CHAINS].replace(other.clone());
-                    other.tell(Call::Done(outcome, next));
-                }
+        // From the last to the first, so that each knows the next one; a chain wakes in the order of arrival.
+        for (index, (other, outcome)) in waiters.iter().zip(outcomes).enumerate().rev() {
+            if Arc::ptr_eq(other, &waiter) {
+                own = Some(outcome);
+            } else {
+                let next = chains[index % CHAINS].replace(other.clone());
+                other.answer(Wakeup::Done(outcome, next));
             }
         }
-        chains.iter().flatten().for_each(|first: &Arc<Seat<Outcome>>| first.wake());
-        own.unwrap_or_else(|| unknown("the commit of the group says nothing of this job"))
+        chains.iter().flatten().for_each(|first: &Arc<Waiter<Outcome>>| first.wake());
+        own.unwrap_or_else(|| unknown("the group commit returned no outcome for this job"))
     }
 
-    fn pass_the_lead(&self) {
+    fn pass_lead(&self) {
         let next = {
-            let mut line = lock(&self.line);
-            line.led = !line.waiting.is_empty();
-            line.waiting.first().map(|(_, seat)| seat.clone())
+            let mut queue = lock(&self.queue);
+            queue.led = !queue.waiting.is_empty();
+            queue.waiting.first().map(|(_, waiter)| waiter.clone())
         };
-        // Called when the line is free: the first thing a leader does is to take it.
-        if let Some(seat) = next {
-            seat.tell(Call::Lead);
-            seat.wake();
+        // Woken after the queue is unlocked, because the leader locks it first.
+        if let Some(waiter) = next {
+            waiter.answer(Wakeup::Lead);
+            waiter.wake();
         }
     }
 }
@@ -105,39 +104,39 @@ fn unknown<Outcome: From<Error>>(why: &str) -> Outcome {
     Outcome::from(Error::OutcomeUnknown { why: why.to_owned() })
 }
 
-/// Leading; if the leader panics, the others are told that nothing is known, and the next one leads.
-struct Led<'a, Job, Outcome: From<Error>> {
+/// Held while leading; if the leader panics, the others get an unknown outcome, and the next one leads.
+struct LeadGuard<'a, Job, Outcome: From<Error>> {
     group: &'a Group<Job, Outcome>,
-    seats: &'a [Arc<Seat<Outcome>>],
-    own: &'a Arc<Seat<Outcome>>,
+    waiters: &'a [Arc<Waiter<Outcome>>],
+    own: &'a Arc<Waiter<Outcome>>,
 }
 
-impl<Job, Outcome: From<Error>> Drop for Led<'_, Job, Outcome> {
+impl<Job, Outcome: From<Error>> Drop for LeadGuard<'_, Job, Outcome> {
     fn drop(&mut self) {
-        self.group.pass_the_lead();
-        for seat in self.seats.iter().filter(|seat| !Arc::ptr_eq(seat, self.own)) {
-            seat.tell(Call::Done(unknown("the thread that committed for others panicked"), None));
-            seat.wake();
+        self.group.pass_lead();
+        for waiter in self.waiters.iter().filter(|waiter| !Arc::ptr_eq(waiter, self.own)) {
+            waiter.answer(Wakeup::Done(unknown("the thread that led the group commit panicked"), None));
+            waiter.wake();
         }
     }
 }
 
-impl<Outcome> Seat<Outcome> {
-    fn tell(&self, call: Call<Outcome>) {
-        *lock(&self.call) = Some(call);
+impl<Outcome> Waiter<Outcome> {
+    fn answer(&self, wakeup: Wakeup<Outcome>) {
+        *lock(&self.wakeup) = Some(wakeup);
     }
 
     fn wake(&self) {
-        self.called.notify_one();
+        self.woken.notify_one();
     }
 
-    fn wait(&self) -> Call<Outcome> {
-        let mut call = lock(&self.call);
+    fn wait(&self) -> Wakeup<Outcome> {
+        let mut wakeup = lock(&self.wakeup);
         loop {
-            if let Some(call) = call.take() {
-                return call;
+            if let Some(wakeup) = wakeup.take() {
+                return wakeup;
             }
-            call = self.called.wait(call).unwrap_or_else(PoisonError::into_inner);
+            wakeup = self.woken.wait(wakeup).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -151,25 +150,28 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Told(Result<u64, Error>);
+    struct TestOutcome(Result<u64, Error>);
 
-    impl From<Error> for Told {
+    impl From<Error> for TestOutcome {
         fn from(error: Error) -> Self {
             Self(Err(error))
         }
     }
 
     #[test]
-    fn each_gets_its_own_outcome_however_many_wait() {
-        let (group, all) = (Group::<u64, Told>::default(), Barrier::new(32));
+    fn each_thread_gets_its_own_outcome_however_many_wait() {
+        let group = Group::<u64, TestOutcome>::default();
+        let all = Barrier::new(32);
         thread::scope(|scope| {
             for number in 0..32 {
-                let (group, all) = (&group, &all);
+                let group = &group;
+                let all = &all;
                 scope.spawn(move || {
                     all.wait();
                     for job in (0..50).map(|round| number * 1000 + round) {
-                        let told = group.submit(job, |jobs| jobs.into_iter().map(|job| Told(Ok(job + 1))).collect());
-                        assert_eq!(told.0.unwrap(), job + 1);
+                        let outcome =
+                            group.submit(job, |jobs| jobs.into_iter().map(|job| TestOutcome(Ok(job + 1))).collect());
+                        assert_eq!(outcome.0.unwrap(), job + 1);
                     }
                 });
             }
@@ -177,12 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn those_a_panicking_leader_commits_for_hear_that_nothing_is_known() {
-        let group = Arc::new(Group::<u64, Told>::default());
-        let commit = |jobs: Vec<u64>| -> Vec<Told> {
+    fn jobs_of_a_panicking_leader_get_an_unknown_outcome() {
+        let group = Arc::new(Group::<u64, TestOutcome>::default());
+        let commit = |jobs: Vec<u64>| -> Vec<TestOutcome> {
             thread::sleep(Duration::from_millis(50));
             assert!(!jobs.contains(&13), "a leader that panics");
-            jobs.into_iter().map(|job| Told(Ok(job))).collect()
+            jobs.into_iter().map(|job| TestOutcome(Ok(job))).collect()
         };
         let submit = |job| {
             let group = group.clone();
@@ -190,7 +192,7 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
             handle
         };
-        // The first leads alone; the other two wait meanwhile and are committed together, by one of them.
+        // The first leads alone; the other two wait meanwhile and are committed together, led by one of them.
         let [first, second, third] = [submit(1), submit(13), submit(2)];
         assert_eq!(first.join().unwrap().0.unwrap(), 1);
         assert!(second.join().is_err());

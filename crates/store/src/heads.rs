@@ -1,7 +1,7 @@
-//! Heads remembered elsewhere: a signed list of where every log of a store ended, kept outside of it, and what a store is compared with.
+//! A signed list of the heads of every log of a store, kept outside of it, and the comparison of a store with such a list.
 //!
-//! A store that is rolled back as a whole, logs and database together, contradicts nothing inside itself. A list like this one, kept on
-//! another disk or machine, does: the first `bytes` bytes of each log must still hash to `hash`.
+//! A store that is rolled back as a whole, logs and database together, is consistent in itself. A list like this, kept on another disk or
+//! machine, detects that: the first `bytes` bytes of each log must still hash to `hash`.
 //!
 //! ```text
 //! {"version":1, "store_id", "made_at",
@@ -11,10 +11,10 @@
 //!  "_signature"}                                                             kind `heads`, ID `heads`
 //! ```
 //!
-//! - A log may have grown, or be deleted with a signed tombstone that remembers at least as much. Anything else is a [`Difference`].
-//! - What the list does not name is newer, and nothing is said about it.
-//! - Accounts are derived from the logs: one that is older while every log holds is a database that was rolled back alone.
-//! - Nothing here reads a store by itself: a backend answers as [`Present`].
+//! - A log may have grown, or be deleted with a signed tombstone of at least that version. Anything else is a [`Difference`].
+//! - Threads that are not in the list are newer, and not reported.
+//! - Accounts are derived from the logs: an older account while every log is intact means that only the database was rolled back.
+//! - Nothing here reads a store by itself: a backend implements [`Present`].
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,19 +29,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 
-/// What such a list is signed as.
+/// The document kind of the list's signature.
 pub const KIND: DocumentKind = DocumentKind::new("heads");
-/// The item that its signature names.
+/// The item that the signature names.
 pub const ITEM: &str = "heads";
-/// The form of the list that is written and read.
+/// The version of the list format.
 pub const VERSION: u64 = 1;
-/// How long a list may be.
+/// The maximum length of a list.
 pub const BYTES_MAX: u64 = 256 << 20;
 
-/// Where the logs and accounts of a store were at one moment.
+/// The heads of the logs and accounts of a store at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heads {
-    /// The form of the list.
+    /// The version of the list format.
     pub version: u64,
     /// The random id of the store.
     pub store_id: String,
@@ -49,13 +49,13 @@ pub struct Heads {
     pub made_at: Timestamp,
     /// Every thread.
     pub threads: Vec<LogHead>,
-    /// Every thread that was deleted, and where its log had ended.
+    /// Every deleted thread, and the last head of its log.
     pub tombstones: Vec<LogHead>,
     /// Every account.
     pub accounts: Vec<AccountHead>,
 }
 
-/// Where one log ended.
+/// The head of one log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogHead {
     /// The thread.
@@ -64,31 +64,31 @@ pub struct LogHead {
     pub log_id: LogId,
     /// The version of its last checkpoint.
     pub version: u64,
-    /// How many bytes it had, that checkpoint included.
+    /// Its length in bytes, that checkpoint included.
     pub bytes: u64,
     /// The SHA-256 of those bytes.
     pub hash: Digest,
 }
 
 impl LogHead {
-    /// Where the log of a thread ends.
+    /// The head of a thread's log.
     pub fn new(thread_id: ThreadId, head: &Head) -> Self {
         let Head { log_id, version, bytes, hash, .. } = head;
         Self { thread_id, log_id: *log_id, version: *version, bytes: *bytes, hash: *hash }
     }
 }
 
-/// Where one account was.
+/// The state of one account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountHead {
     /// The account.
     pub account: AccountId,
-    /// How many postings it had had.
+    /// Its number of postings.
     pub version: u64,
-    /// What its chain had spent.
+    /// What its chain spent.
     #[serde(with = "nanos")]
     pub settled: Money,
-    /// What its children had spent.
+    /// What its children spent.
     #[serde(with = "nanos")]
     pub settled_children: Money,
     /// What was reserved.
@@ -109,16 +109,16 @@ impl From<&Account> for AccountHead {
     }
 }
 
-/// Where a store is now, ready to be signed.
+/// The current heads of a store, ready to be signed.
 #[derive(Clone, Debug)]
-pub struct Noted {
+pub struct CurrentHeads {
     /// The list.
     pub heads: Heads,
-    /// What is not in it because it is not what was signed or sealed, a sentence each.
+    /// What is left out because it fails its signature or seal, a sentence each.
     pub left_out: Vec<String>,
 }
 
-/// Nano-dollars as decimal digits in a text: a signed document holds no number beyond 2^53.
+/// Nano-dollars as a decimal string: a signed document has no number beyond 2^53.
 mod nanos {
     use selvedge_model::Money;
     use serde::de::Error as _;
@@ -135,12 +135,12 @@ mod nanos {
     }
 }
 
-/// A list that was signed.
+/// A signed list.
 #[derive(Clone, Debug)]
 pub struct Signed {
     /// The list.
     pub heads: Heads,
-    /// Whose key signed it.
+    /// The signer.
     pub signer: Digest,
 }
 
@@ -151,10 +151,11 @@ impl Heads {
         document::sign_json(KIND, ITEM, value, signer, self.made_at)
     }
 
-    /// Reads a list that a trusted key signed.
+    /// Reads a list signed by a trusted key.
     pub fn read(bytes: &[u8], trust: &Trust) -> std::result::Result<Signed, DocumentError> {
         let verified = document::verify_json(KIND, ITEM, bytes, trust)?;
-        let not_a_list = |_| DocumentError::Malformed { why: "it is signed, and no list of heads of this version" };
+        let not_a_list =
+            |_| DocumentError::Malformed { why: "it is signed, but is not a list of heads of this version" };
         let heads: Self = serde_json::from_value(verified.value).map_err(not_a_list)?;
         if heads.version != VERSION {
             return Err(DocumentError::Malformed { why: "it is a list of heads of another version" });
@@ -162,7 +163,7 @@ impl Heads {
         Ok(Signed { heads, signer: verified.signer })
     }
 
-    /// The same list with nothing but these threads and their accounts.
+    /// The same list with only these threads and their accounts.
     #[must_use]
     pub fn only(mut self, threads: &BTreeSet<ThreadId>) -> Self {
         self.threads.retain(|head| threads.contains(&head.thread_id));
@@ -177,28 +178,28 @@ impl Heads {
     }
 }
 
-/// What a store says of itself now.
+/// The current content of a store.
 pub trait Present {
-    /// Where a log ends and its committed bytes; nothing if there is none.
+    /// The head of a log and its committed bytes; none if there is no log.
     fn log(&self, thread: &ThreadId) -> Result<Option<(Head, Box<dyn BufRead + Send>)>>;
 
-    /// Where the log of a deleted thread had ended, as its tombstone says, which a trusted key signed.
+    /// The last head of a deleted thread, from its tombstone, which a trusted key signed.
     fn buried(&self, thread: &ThreadId) -> Result<Option<Head>>;
 
     /// One account.
     fn account(&self, id: &AccountId) -> Result<Option<Account>>;
 }
 
-/// How closely logs are compared.
+/// How logs are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Every byte that the list tells of is hashed.
+    /// Every byte up to the listed head is hashed.
     Whole,
-    /// A log is hashed if that is at most so many bytes and its end is not the one in the list; of others the version counts.
+    /// A log is hashed if it has at most this many bytes and has grown since; of others only the version is compared.
     UpTo(u64),
 }
 
-/// How something is not as the list has it.
+/// A difference from the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// There is neither a log nor a tombstone of it.
@@ -212,23 +213,23 @@ pub enum Difference {
     Changed,
     /// There is another log of this thread.
     OtherLog,
-    /// It was deleted, and its tombstone remembers less.
+    /// It was deleted, and its tombstone has an earlier version.
     DeletedBefore {
-        /// The version that the tombstone remembers.
+        /// The version in the tombstone.
         have: u64,
     },
-    /// It was deleted, and is not any more.
+    /// It was deleted, and is not deleted any more.
     Undeleted,
     /// There is no such account.
     NoAccount,
-    /// The account has had fewer postings.
+    /// The account has fewer postings.
     AccountOlder {
-        /// How many it has had.
+        /// Its number of postings.
         have: u64,
     },
-    /// The account has had as many postings, and other amounts.
+    /// The account has as many postings, and other amounts.
     AccountChanged,
-    /// It can't be read, or is not what was signed or sealed.
+    /// It can't be read, or fails its signature or seal.
     Unreadable {
         /// Why.
         why: String,
@@ -236,7 +237,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// A stable word.
+    /// A stable code.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -252,24 +253,24 @@ impl Difference {
         }
     }
 
-    /// Whether it is about the ledger and not about a log.
+    /// Whether it concerns the ledger and not a log.
     pub fn is_of_account(&self) -> bool {
         matches!(self, Self::NoAccount | Self::AccountOlder { .. } | Self::AccountChanged)
     }
 }
 
-/// One thread or account that is not as the list has it.
+/// One thread or account that differs from the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Differs {
-    /// The thread, or the account's.
+pub struct HeadDifference {
+    /// The thread, or the account's thread.
     pub thread: ThreadId,
     /// The version in the list.
     pub version: u64,
-    /// How.
+    /// The difference.
     pub how: Difference,
 }
 
-impl fmt::Display for Differs {
+impl fmt::Display for HeadDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { thread, version, how } = self;
         match how {
@@ -278,10 +279,10 @@ impl fmt::Display for Differs {
             Difference::Changed => write!(f, "`{thread}` has other content before version {version}"),
             Difference::OtherLog => write!(f, "`{thread}` was at version {version}, and another log is in its place"),
             Difference::DeletedBefore { have } => {
-                write!(f, "`{thread}` was at version {version}, and its tombstone remembers {have}")
+                write!(f, "`{thread}` was at version {version}, and its tombstone has version {have}")
             }
             Difference::Undeleted => {
-                write!(f, "`{thread}` was deleted at version {version}, and its tombstone is gone")
+                write!(f, "`{thread}` was deleted at version {version}, and its tombstone is missing")
             }
             Difference::NoAccount => write!(f, "the account of `{thread}` had {version} postings, and is missing"),
             Difference::AccountOlder { have } => {
@@ -297,22 +298,22 @@ impl fmt::Display for Differs {
     }
 }
 
-/// What comparing came to.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Compared {
-    /// How many threads were compared, those deleted before included.
+pub struct Comparison {
+    /// How many threads were compared, including deleted ones.
     pub threads: u64,
     /// How many accounts.
     pub accounts: u64,
-    /// How many logs were only compared by their versions.
+    /// How many logs were compared only by their versions.
     pub not_hashed: u64,
-    /// What is not as the list has it: logs first.
-    pub differs: Vec<Differs>,
+    /// The differences: logs first.
+    pub differs: Vec<HeadDifference>,
 }
 
-/// Compares a store with what was remembered of it. One thing that can't be read keeps nothing else from being compared.
-pub fn compare(heads: &Heads, present: &dyn Present, depth: Depth) -> Compared {
-    let mut compared = Compared::default();
+/// Compares a store with a list. A thread that can't be read does not stop the comparison.
+pub fn compare(heads: &Heads, present: &dyn Present, depth: Depth) -> Comparison {
+    let mut compared = Comparison::default();
     for head in &heads.threads {
         compared.threads += 1;
         let found = log_differs(head, present, depth, &mut compared.not_hashed);
@@ -336,10 +337,10 @@ pub fn compare(heads: &Heads, present: &dyn Present, depth: Depth) -> Compared {
     compared
 }
 
-impl Compared {
+impl Comparison {
     fn take(&mut self, thread: &ThreadId, version: u64, found: Result<Option<Difference>>) {
         let how = found.unwrap_or_else(|error| Some(Difference::Unreadable { why: error.to_string() }));
-        self.differs.extend(how.map(|how| Differs { thread: thread.clone(), version, how }));
+        self.differs.extend(how.map(|how| HeadDifference { thread: thread.clone(), version, how }));
     }
 }
 
@@ -377,15 +378,16 @@ fn log_differs(
     match hash_of(log, *bytes) {
         Ok(Some(found)) if found == *hash => Ok(None),
         Ok(Some(_)) => Ok(Some(Difference::Changed)),
-        // The database tells of more than there is.
-        Ok(None) => Ok(Some(Difference::Unreadable { why: "its log ends before the database says".to_owned() })),
+        // The head in the database is beyond the end of the file.
+        Ok(None) => Ok(Some(Difference::Unreadable { why: "its log is shorter than the database records".to_owned() })),
         Err(error) => Ok(Some(Difference::Unreadable { why: error.to_string() })),
     }
 }
 
-/// The SHA-256 of the first bytes of a log; nothing if it has fewer.
+/// The SHA-256 of the first bytes of a log; none if it has fewer.
 fn hash_of(mut log: Box<dyn BufRead + Send>, bytes: u64) -> io::Result<Option<Digest>> {
-    let (mut hash, mut left) = (RunningHash::new(), bytes);
+    let mut hash = RunningHash::new();
+    let mut left = bytes;
     while left > 0 {
         let part = match log.fill_buf() {
             Ok([]) => return Ok(None),
@@ -403,7 +405,7 @@ fn hash_of(mut log: Box<dyn BufRead + Send>, bytes: u64) -> io::Result<Option<Di
 
 fn account_differs(remembered: &AccountHead, present: &dyn Present) -> Result<Option<Difference>> {
     let Some(account) = present.account(&remembered.account)? else {
-        // It goes with the threads of its chain.
+        // An account is deleted with the threads of its chain.
         let is_buried = present.buried(&remembered.account)?.is_some();
         return Ok((!is_buried).then_some(Difference::NoAccount));
     };

@@ -1,27 +1,26 @@
-//! What a store of threads must do: the contracts, what every backend shares, the in-memory store and the suite that
-//! shows whether a backend keeps its word.
+//! The store of threads: its contracts, what every backend shares, the in-memory store and the suite that tests whether a backend fulfils
+//! the contracts.
 //!
 //! In reading order:
 //!
 //! - [`contract`]: the small traits, and [`Store`], all of them together.
-//! - [`prepare`]: from what a caller asks to what a backend must make durable.
+//! - [`prepare`]: from a caller's batch to what a backend must make durable.
 //! - [`group`]: jobs that wait at the same time are committed together. [`inbox`]: what every backend shares about requests.
-//! - [`load`]: a thread as its log tells it. [`queue`], [`lease`]: waiting in line. [`chain`], [`blob`]: what threads are joined by and
-//!   what lies beside their logs. [`buried`]: what goes with a log that is deleted.
-//! - [`heads`]: where every log ended, signed and kept elsewhere.
-//! - [`snapshot`]: what spares whoever loads a long thread most of its log.
-//! - [`manifest`], [`capabilities`]: the signed pages beside a log. [`verify`]: judging a thread, with [`folded`]: what its log folds to.
+//! - [`load`]: a thread, folded from its log. [`queue`], [`lease`]: queues and leases. [`chain`], [`blob`]: chains of continued threads,
+//!   and the blobs beside their logs. [`tombstone`]: the postings of a deleted log.
+//! - [`heads`]: the head of every log, signed and kept elsewhere.
+//! - [`snapshot`]: folds of long logs, so that loading them reads only what was appended since.
+//! - [`manifest`], [`capabilities`]: the signed files beside a log. [`verify`]: verifying a thread, with [`folded`]: the fold of its log.
 //!   [`archive`]: a thread as one file.
-//! - [`backend`]: all that commands ask of a store. [`doctor`]: what an examination of one finds.
-//! - `forward`: a store around another one.
+//! - [`backend`]: everything that commands need from a store. [`doctor`]: the findings of an examination.
+//! - `forward`: a store that wraps another one.
 //! - [`memory`]: a store without a disk.
 //! - `conformance`: the public suite, behind the feature of that name.
 
 pub mod archive;
 pub mod backend;
+mod batch_accounts;
 pub mod blob;
-mod books;
-pub mod buried;
 pub mod capabilities;
 pub mod chain;
 #[cfg(feature = "conformance")]
@@ -42,13 +41,14 @@ pub mod prepare;
 pub mod queue;
 pub mod seal;
 pub mod snapshot;
+pub mod tombstone;
 pub mod verify;
 
 pub use archive::Archives;
-pub use backend::{Attest, Backend, Erase, Handle, Pages};
+pub use backend::{Attest, Backend, Erase, Handle, SignedFiles};
 pub use contract::{
-    Acquire, Arrival, Commit, Commitment, Committed, CommittedPart, Cursor, Feed, Filter, Inbox, Lease, Leases, Ledger,
-    Left, Logs, Page, Position, Registry, Store, Summary, Tombstone, Waiting,
+    Acquire, Arrival, Commit, Committed, CommittedPart, Cursor, Delivery, Feed, FeedEntry, Filter, Inbox, Lease,
+    Leases, Ledger, Logs, Page, Position, Registry, Store, Summary, Tombstone, Waiting,
 };
 pub use error::{Error, Result};
 #[doc(hidden)]

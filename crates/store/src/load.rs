@@ -1,4 +1,4 @@
-//! Loading a thread: one pass over its log, every hash and the last signature checked, folded on the way.
+//! Loading a thread: one pass over its log that verifies every hash and the last signature, and folds it.
 
 use selvedge_log::recovery::{Evidence, Finding, Judgement, Mode, Plan, judge};
 use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
@@ -9,25 +9,25 @@ use selvedge_model::{Thread, ThreadId};
 use crate::contract::Logs;
 use crate::error::{Error, Result};
 
-/// A thread as its log tells it.
+/// A thread, folded from its log.
 #[derive(Debug)]
 pub struct Loaded {
     /// The fold.
     pub thread: Thread,
-    /// Where the log ends.
+    /// The head of the log.
     pub head: Head,
 }
 
 /// Loads a thread, up to version `up_to` if it is given.
 ///
-/// What is returned is exactly what was signed: the bytes were hashed against every checkpoint and the last signature
-/// was checked against `trust`.
+/// The result is exactly what was signed: the bytes were hashed against every checkpoint and the last signature was verified against
+/// `trust`.
 pub fn load(logs: &dyn Logs, thread: &ThreadId, trust: &Trust, up_to: Option<u64>) -> Result<Loaded> {
     load_as(logs, thread, trust, up_to, Mode::Strict).map(|(loaded, _)| loaded)
 }
 
-/// Loads a thread to be looked at. Leniently, one is read whose bytes agree with every checkpoint but that is not signed by a key that
-/// counts; what is wrong with it comes along, and nobody goes on with it.
+/// Loads a thread for display. In lenient mode, a log is loaded whose bytes agree with every checkpoint but whose signer is not trusted;
+/// the finding is returned too, and the thread must not be continued.
 pub fn load_as(
     logs: &dyn Logs,
     thread: &ThreadId,
@@ -62,12 +62,12 @@ pub fn load_as(
     }
 }
 
-/// Reads the changesets of a thread in order, for audit, with the same checks as [`load`].
+/// Reads the changesets of a thread in order, for audit, with the same verification as [`load`].
 pub fn each_changeset(logs: &dyn Logs, thread: &ThreadId, trust: &Trust, each: impl FnMut(Entry)) -> Result<Head> {
     read(logs, thread, trust, Signatures::Last, Mode::Strict, each).map(|(head, _)| head)
 }
 
-/// Reads a log; gives its end, and what is wrong with one that may be looked at all the same.
+/// Reads a log; returns its head, and what is wrong with one that may be displayed all the same.
 fn read(
     logs: &dyn Logs,
     thread: &ThreadId,

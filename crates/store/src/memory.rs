@@ -1,9 +1,9 @@
-//! A store without a disk: for tests, and as the plainest reading of the contracts.
+//! A store without a disk: for tests, and as the simplest implementation of the contracts.
 //!
-//! One mutex guards everything, so a commit is prepared and applied in one breath. The bytes are the same signed bytes
-//! that every backend keeps. Several handles may share one memory; each is an owner of its own, and dies when dropped.
+//! One mutex guards everything, so a commit is prepared and applied under one lock. The bytes are the same signed bytes that every backend
+//! stores. Several handles may share one store; each is an owner of its own, and dies when dropped.
 //!
-//! `inner`: what is kept, and how a commit changes it. `logs`, `leases`, `registry`, `snapshots`, `backend`: the contracts.
+//! `inner`: the data, and how a commit changes it. `logs`, `leases`, `registry`, `snapshots`, `backend`: the contracts.
 
 mod backend;
 mod inner;
@@ -23,15 +23,15 @@ use selvedge_model::{
 };
 use serde_json::Value;
 
-use crate::contract::{Commitment, Committed, Tombstone};
-use crate::lease::Desk;
-use snapshots::Drawer;
+use crate::contract::{Committed, FeedEntry, Tombstone};
+use crate::lease::LeaseQueue;
+use snapshots::ThreadSnapshots;
 
 /// A store without a disk.
 pub struct MemoryStore {
     shared: Arc<Shared>,
     owner: OwnerId,
-    desk: Desk,
+    lease_queue: LeaseQueue,
 }
 
 struct Shared {
@@ -39,7 +39,7 @@ struct Shared {
     committed: Condvar,
     signer: Signer,
     trust: Trust,
-    /// The id of the store, once it was asked for.
+    /// The id of the store, generated when first needed.
     id: OnceLock<String>,
     clock: Box<dyn Clock>,
     ids: Box<dyn Ids>,
@@ -51,18 +51,18 @@ struct Inner {
     created: u64,
     tombstones: BTreeMap<ThreadId, Tombstone>,
     keys: HashMap<CommitKey, (Digest, Committed)>,
-    /// With their numbers, which are never used again.
+    /// With their numbers, which are never reused.
     requests: Vec<(u64, Posted)>,
     requests_posted: u64,
     /// Where requests were consumed, by the first thread of the chain.
     answers: HashMap<(ThreadId, RequestId), (ThreadId, u64)>,
-    feed: Vec<Commitment>,
+    feed: Vec<FeedEntry>,
     accounts: BTreeMap<AccountId, Account>,
     reservations: BTreeMap<(AccountId, ReservationId), Reservation>,
     alive: HashSet<OwnerId>,
     beats: HashMap<OwnerId, Timestamp>,
-    /// Blobs of threads that are yet to be created.
-    unborn: HashMap<ThreadId, HashMap<Digest, Vec<u8>>>,
+    /// Blobs of threads that are not created yet.
+    early_blobs: HashMap<ThreadId, HashMap<Digest, Vec<u8>>>,
 }
 
 struct Slot {
@@ -77,19 +77,20 @@ struct Slot {
     erased: HashMap<Digest, (String, Timestamp)>,
     epoch: u64,
     holder: Option<OwnerId>,
-    snapshots: Drawer,
+    snapshots: ThreadSnapshots,
     capabilities: Option<Vec<u8>>,
 }
 
 impl MemoryStore {
-    /// An empty memory.
+    /// An empty store.
     pub fn new(signer: Signer, clock: Box<dyn Clock>, ids: Box<dyn Ids>) -> Self {
-        let (trust, id) = (Trust::of(&[signer.public()]), OnceLock::new());
+        let trust = Trust::of(&[signer.public()]);
+        let id = OnceLock::new();
         let shared = Shared { inner: Mutex::default(), committed: Condvar::new(), signer, trust, id, clock, ids };
         Self::attach(Arc::new(shared))
     }
 
-    /// Another handle on the same memory, as another process would have it.
+    /// Another handle on the same store, as another process would have it.
     pub fn another(&self) -> Self {
         Self::attach(self.shared.clone())
     }
@@ -97,7 +98,7 @@ impl MemoryStore {
     fn attach(shared: Arc<Shared>) -> Self {
         // Thirty-two hex characters are always a valid name.
         let owner = OwnerId::new(shared.ids.hex32()).unwrap_or_else(|error| panic!("{error}"));
-        let store = Self { shared, owner: owner.clone(), desk: Desk::default() };
+        let store = Self { shared, owner: owner.clone(), lease_queue: LeaseQueue::default() };
         store.inner().alive.insert(owner);
         store
     }

@@ -1,9 +1,9 @@
-//! From what a caller asks to what a backend must make durable.
+//! From a caller's batch to what a backend must make durable.
 //!
-//! Everything that can be decided about a batch is decided here, once, for every backend: preconditions, the table of
-//! statuses, duplicate messages, patches that don't apply, postings that a budget does not hold, the signed bytes. A
-//! backend shows what it knows through [`View`], then compares versions, epochs and account versions once more inside
-//! its own transaction: a [`Prepared`] batch holds for exactly the versions it names.
+//! Everything about a batch that can be decided is decided here, once, for every backend: preconditions, status transitions, duplicate
+//! messages, patches that don't apply, postings that exceed a budget, the signed bytes. A backend provides its data through [`View`], then
+//! compares versions, epochs and account versions once more inside its own transaction: a [`Prepared`] batch is valid for exactly those
+//! versions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,29 +23,29 @@ use selvedge_model::{
 };
 use serde_json::Value;
 
-use crate::books::Books;
+use crate::batch_accounts::BatchAccounts;
 use crate::contract::{Committed, CommittedPart};
 use crate::error::{Error, Result};
 
-/// What a backend knows of a thread before a commit.
+/// A thread before a commit.
 #[derive(Clone, Debug)]
-pub struct Standing {
-    /// Where its log ends.
+pub struct CurrentThread {
+    /// The end of its log.
     pub tail: Tail,
-    /// What is known of it.
+    /// Its manifest.
     pub manifest: Manifest,
     /// The epoch to write under.
     pub epoch: u64,
-    /// What the next changeset must lead with.
+    /// The events that the next changeset must lead with.
     pub lead: Vec<Event>,
 }
 
-/// What a backend shows before a commit.
+/// A backend's data before a commit.
 pub trait View {
-    /// One thread, if it exists; refused if `right` does not allow to write it, or if it was deleted.
-    fn standing(&self, thread: &ThreadId, right: Right) -> Result<Option<Standing>>;
+    /// One thread, if it exists; refused if `right` does not allow writing to it, or if it was deleted.
+    fn thread(&self, thread: &ThreadId, right: Right) -> Result<Option<CurrentThread>>;
 
-    /// The folded state of a thread that exists.
+    /// The folded state of an existing thread.
     fn state(&self, thread: &ThreadId) -> Result<Arc<Value>>;
 
     /// The digest of a stored message's content.
@@ -64,58 +64,58 @@ pub trait View {
     fn reservation(&self, account: &AccountId, reservation: &ReservationId) -> Result<Option<Reservation>>;
 }
 
-/// What becomes of one thread.
+/// The prepared change of one thread.
 #[derive(Debug)]
 pub struct PreparedPart {
     /// The thread.
     pub thread: ThreadId,
-    /// Its end before; absent for a thread that is created.
+    /// Its head before; absent for a new thread.
     pub before: Option<selvedge_log::Head>,
-    /// Under which right it is written.
+    /// The right under which it is written.
     pub right: Right,
     /// The epoch it is written under.
     pub epoch: u64,
-    /// The signed bytes and the end of the log behind them.
+    /// The signed bytes and the new end of the log.
     pub written: Written,
-    /// What is known of the thread afterwards.
+    /// The manifest afterwards.
     pub manifest: Manifest,
     /// Whether it differs from before in more than the time of the last changeset.
     pub manifest_changed: bool,
-    /// Whether `thread.json` must show it at once.
+    /// Whether `thread.json` must be written at once.
     pub manifest_shown: bool,
     /// The state afterwards, if it changed.
     pub state: Option<Arc<Value>>,
     /// New messages that have an id.
     pub messages: Vec<(MessageId, Digest)>,
-    /// Runs that were heard of.
+    /// Runs that started or finished.
     pub runs: Vec<Run>,
-    /// Blobs whose content must go once this is durable.
+    /// Blobs whose content must be removed once this is durable.
     pub erased: Vec<BlobErased>,
-    /// The run that the changeset belongs to, whose record is touched if there is one.
+    /// The run that the changeset belongs to; if that has a record, its time is updated.
     pub touched_run: Option<RunId>,
     /// Requests that the changeset has a verdict on.
     pub answered: Vec<RequestId>,
-    /// The thread that goes on in its place from now on, and that what waits for this one moves to.
+    /// Its successor from now on, to which its waiting requests move.
     pub continued_as: Option<ThreadId>,
-    /// The events as they stand in the log, without the checkpoint.
+    /// The events in the log, without the checkpoint.
     pub events: Vec<Event>,
 }
 
-/// What becomes of one account.
+/// The prepared change of one account.
 #[derive(Debug, Default)]
 pub struct PreparedAccount {
-    /// Its version before; absent for an account that is opened.
+    /// Its version before; absent for a new account.
     pub before: Option<u64>,
     /// The account afterwards.
     pub after: Option<Account>,
-    /// Its reservations afterwards, as far as they changed; absent ones are gone.
+    /// Its changed reservations afterwards; absent ones are removed.
     pub reservations: BTreeMap<ReservationId, Option<Reservation>>,
 }
 
 /// What a backend must make durable, all of it or none.
 #[derive(Debug)]
 pub struct Prepared {
-    /// What makes the commit idempotent, and the hash of its request.
+    /// The commit key, and the hash of its request.
     pub key: Option<(CommitKey, Digest)>,
     /// The threads.
     pub parts: Vec<PreparedPart>,
@@ -128,13 +128,15 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Nothing but a request that is left for a thread.
+    /// A batch that only posts a request.
     pub fn posting(posted: Posted) -> Self {
-        let (parts, accounts, consumed) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let parts = Vec::new();
+        let accounts = BTreeMap::new();
+        let consumed = Vec::new();
         Self { key: None, parts, accounts, consumed, posted: vec![posted] }
     }
 
-    /// What the commit answers.
+    /// The result of the commit.
     pub fn committed(&self) -> Committed {
         let versions = self.parts.iter().map(|part| (part.thread.clone(), part.written.head.version)).collect();
         let at = self.parts.first().map(|part| part.manifest.updated_at);
@@ -143,20 +145,21 @@ impl Prepared {
 }
 
 impl PreparedPart {
-    /// The numbers of the lines that it adds to its log.
+    /// The numbers of the lines that it appends.
     pub fn lines(&self) -> Range<u64> {
         self.before.as_ref().map_or(0, |before| before.lines)..self.written.head.lines
     }
 
-    /// What the commit answers of this part; the events go along.
+    /// The result of this part, including its events, which are moved out.
     pub fn take_committed(&mut self) -> CommittedPart {
-        let (head, events) = (self.written.head.clone(), std::mem::take(&mut self.events));
+        let head = self.written.head.clone();
+        let events = std::mem::take(&mut self.events);
         let first_line = head.lines.saturating_sub(events.len() as u64 + 1);
         CommittedPart { thread: self.thread.clone(), head, first_line, events }
     }
 }
 
-/// The hash of what the caller gave: threads, changesets, postings and notes, and nothing that a retry may change.
+/// The hash of the caller's input: threads, changesets, postings and requests, and nothing that a retry may change.
 pub fn request_hash(batch: &Batch) -> Digest {
     let parts: Vec<_> = batch.parts.iter().map(|part| (&part.thread, &part.changeset, &part.postings)).collect();
     sha256(&serde_json::to_vec(&(parts, &batch.consumed, &batch.posted)).unwrap_or_default())
@@ -171,13 +174,14 @@ pub fn prepare(batch: Batch, view: &dyn View, signer: &Signer, ids: &dyn Ids, at
     }
     check_verdicts(&batch)?;
     let key = key.clone().map(|key| (key, request_hash(&batch)));
-    let (consumed, posted) = (consumed.clone(), posted.clone());
-    let mut books = Books::new(view);
+    let consumed = consumed.clone();
+    let posted = posted.clone();
+    let mut batch_accounts = BatchAccounts::new(view);
     let mut folded = Vec::new();
     for part in batch.parts {
-        folded.push(fold_part(part, &mut books, view, signer, ids, at)?);
+        folded.push(fold_part(part, &mut batch_accounts, view, signer, ids, at)?);
     }
-    let accounts = books.close()?;
+    let accounts = batch_accounts.close()?;
     let versions: Vec<_> = folded.iter().map(|part| (part.thread.clone(), part.version())).collect();
     let mut parts = Vec::new();
     for part in folded {
@@ -187,11 +191,11 @@ pub fn prepare(batch: Batch, view: &dyn View, signer: &Signer, ids: &dyn Ids, at
     Ok(Prepared { key, parts, accounts, consumed, posted })
 }
 
-/// A part that fits its thread and is not signed yet.
-struct Folded {
+/// A part that applies to its thread and is not signed yet.
+struct FoldedPart {
     thread: ThreadId,
     right: Right,
-    standing: Standing,
+    current: CurrentThread,
     outline: Changeset,
     events: Vec<Event>,
     manifest_changed: bool,
@@ -202,9 +206,9 @@ struct Folded {
     continued_as: Option<ThreadId>,
 }
 
-impl Folded {
+impl FoldedPart {
     fn version(&self) -> u64 {
-        writer::next_version(self.standing.tail.head.as_ref(), &self.events)
+        writer::next_version(self.current.tail.head.as_ref(), &self.events)
     }
 
     fn write(
@@ -233,18 +237,18 @@ impl Folded {
             parent_run_id: self.outline.parent_run_id,
             turn: self.outline.turn,
             key,
-            epoch: self.standing.epoch,
+            epoch: self.current.epoch,
             with,
-            status: self.standing.manifest.status,
+            status: self.current.manifest.status,
         };
-        let written = writer::write(&self.standing.tail, addition, signer, at)?;
+        let written = writer::write(&self.current.tail, addition, signer, at)?;
         Ok(PreparedPart {
-            before: self.standing.tail.head,
+            before: self.current.tail.head,
             thread: self.thread,
             right: self.right,
-            epoch: self.standing.epoch,
+            epoch: self.current.epoch,
             written,
-            manifest: self.standing.manifest,
+            manifest: self.current.manifest,
             manifest_changed: self.manifest_changed,
             manifest_shown: self.manifest_shown,
             state: self.state,
@@ -261,16 +265,16 @@ impl Folded {
 
 fn fold_part(
     part: Part,
-    books: &mut Books<'_>,
+    batch_accounts: &mut BatchAccounts<'_>,
     view: &dyn View,
     signer: &Signer,
     ids: &dyn Ids,
     at: Timestamp,
-) -> Result<Folded> {
+) -> Result<FoldedPart> {
     let Part { thread, expect, right, mut changeset, postings } = part;
     changeset.check()?;
-    let known = match view.standing(&thread, right) {
-        // That the thread exists says more than who holds it.
+    let known = match view.thread(&thread, right) {
+        // That the thread exists is the better error than who holds its lease.
         Err(Error::LeaseHeld { .. } | Error::StaleEpoch { .. }) if expect == Expect::Absent => {
             return Err(Error::Exists(thread));
         }
@@ -279,26 +283,26 @@ fn fold_part(
     check_expectation(&thread, expect, known.as_ref(), &changeset)?;
     let is_new = known.is_none();
     let messages = dedupe(&thread, &mut changeset.messages, is_new, view)?;
-    let postings = books.post(postings)?;
+    let postings = batch_accounts.post(postings)?;
     let outline =
         Changeset { run_id: changeset.run_id.clone(), turn: changeset.turn, ..Changeset::empty(changeset.reason) };
     let outline = Changeset { parent_run_id: changeset.parent_run_id.clone(), ..outline };
 
-    let (mut standing, events) = match known {
-        Some(mut standing) => {
-            check_writable(&thread, &standing, &changeset, signer)?;
-            let mut lead = std::mem::take(&mut standing.lead);
-            lead.extend(take_over(&standing, signer));
-            let events = writer::events(&standing.tail, lead, changeset, postings);
-            (standing, events)
+    let (mut current, events) = match known {
+        Some(mut current) => {
+            check_writable(&thread, &current, &changeset, signer)?;
+            let mut lead = std::mem::take(&mut current.lead);
+            lead.extend(take_over(&current, signer));
+            let events = writer::events(&current.tail, lead, changeset, postings);
+            (current, events)
         }
-        None => born(&thread, right, changeset, postings, ids, at)?,
+        None => create(&thread, right, changeset, postings, ids, at)?,
     };
     let refuse = |source: FoldError| Error::Fold { thread: thread.clone(), source };
-    let before = standing.manifest.clone();
+    let before = current.manifest.clone();
     let mut runs: Vec<Run> = Vec::new();
     for event in events.iter().filter(|event| !matches!(event, Event::ThreadCreated(_))) {
-        standing.manifest.apply(event, at).map_err(|error| refuse(error.into()))?;
+        current.manifest.apply(event, at).map_err(|error| refuse(error.into()))?;
         if let Event::RunStarted(run) | Event::RunFinished(run) = event {
             let known = view.run(&thread, &run.run_id)?;
             let is_done = |known: &Run| known.meta.status == RunStatus::Done;
@@ -308,20 +312,20 @@ fn fold_part(
             runs.push(Run::upsert(known, &thread, run, at));
         }
     }
-    standing.manifest.updated_at = before.updated_at;
-    let manifest_changed = standing.manifest != before;
-    standing.manifest.updated_at = at;
+    current.manifest.updated_at = before.updated_at;
+    let manifest_changed = current.manifest != before;
+    current.manifest.updated_at = at;
     let state = fold_state(&thread, &events, is_new, view).map_err(|error| match error {
         StateError::Fold(source) => refuse(source),
         StateError::Store(error) => error,
     })?;
-    let manifest_shown = is_new || standing.manifest.shows_change_since(&before);
-    let has_ended = standing.manifest.status == Status::Continued && before.status != Status::Continued;
-    let continued_as = standing.manifest.continuation_thread_id.clone().filter(|_| has_ended);
-    Ok(Folded {
+    let manifest_shown = is_new || current.manifest.shows_change_since(&before);
+    let has_ended = current.manifest.status == Status::Continued && before.status != Status::Continued;
+    let continued_as = current.manifest.continuation_thread_id.clone().filter(|_| has_ended);
+    Ok(FoldedPart {
         thread,
         right,
-        standing,
+        current,
         outline,
         events,
         manifest_changed,
@@ -333,7 +337,7 @@ fn fold_part(
     })
 }
 
-/// A request is consumed only by a batch that says in its thread's log what became of it.
+/// Refuses a batch that consumes a request without a verdict in the thread's log.
 fn check_verdicts(batch: &Batch) -> Result<()> {
     for (thread, id) in &batch.consumed {
         let part = batch.parts.iter().find(|part| part.thread == *thread);
@@ -345,8 +349,13 @@ fn check_verdicts(batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-fn check_expectation(thread: &ThreadId, expect: Expect, known: Option<&Standing>, changeset: &Changeset) -> Result<()> {
-    let version = known.and_then(|standing| standing.tail.head.as_ref()).map(|head| head.version);
+fn check_expectation(
+    thread: &ThreadId,
+    expect: Expect,
+    known: Option<&CurrentThread>,
+    changeset: &Changeset,
+) -> Result<()> {
+    let version = known.and_then(|current| current.tail.head.as_ref()).map(|head| head.version);
     match (expect, version) {
         (Expect::Absent, None) if changeset.created.is_some() => Ok(()),
         (Expect::Absent, Some(_)) => Err(Error::Exists(thread.clone())),
@@ -360,12 +369,12 @@ fn check_expectation(thread: &ThreadId, expect: Expect, known: Option<&Standing>
     }
 }
 
-fn check_writable(thread: &ThreadId, standing: &Standing, changeset: &Changeset, signer: &Signer) -> Result<()> {
-    if standing.manifest.status == Status::Continued && !only_erases(changeset) && !only_mends(standing, changeset) {
+fn check_writable(thread: &ThreadId, current: &CurrentThread, changeset: &Changeset, signer: &Signer) -> Result<()> {
+    if current.manifest.status == Status::Continued && !only_erases(changeset) && !only_mends(current, changeset) {
         let refused = InvalidTransition { from: Status::Continued, to: Status::Continued };
         return Err(Error::Fold { thread: thread.clone(), source: FoldError::Misfit(refused.into()) });
     }
-    match &standing.tail.head {
+    match &current.tail.head {
         Some(head) if head.signer != signer.fingerprint() && !signer.succeeds(&head.signer) => {
             Err(Error::OtherSigner { thread: thread.clone(), theirs: head.signer, ours: signer.fingerprint() })
         }
@@ -373,19 +382,19 @@ fn check_writable(thread: &ThreadId, standing: &Standing, changeset: &Changeset,
     }
 }
 
-/// What a log must say where another key signs than before; nothing if it is the same.
-fn take_over(standing: &Standing, signer: &Signer) -> Option<Event> {
-    let (from, to) = (standing.tail.head.as_ref()?.signer, signer.fingerprint());
+/// The event that records a key rotation; none if the signer is the same.
+fn take_over(current: &CurrentThread, signer: &Signer) -> Option<Event> {
+    let from = current.tail.head.as_ref()?.signer;
+    let to = signer.fingerprint();
     (from != to).then_some(Event::KeyRotated(KeyRotated { from, to }))
 }
 
-/// Whether a changeset says nothing but what was found and mended; that must be said in a thread that goes on elsewhere too.
-fn only_mends(standing: &Standing, changeset: &Changeset) -> bool {
-    !standing.lead.is_empty() && *changeset == Changeset::empty(Reason::Lifecycle)
+/// Whether a changeset only records what was found and repaired; that is allowed in a continued thread too.
+fn only_mends(current: &CurrentThread, changeset: &Changeset) -> bool {
+    !current.lead.is_empty() && *changeset == Changeset::empty(Reason::Lifecycle)
 }
 
-/// Whether a changeset says nothing but that blobs are erased; what must be forgotten can be, in a thread that goes on
-/// elsewhere too.
+/// Whether a changeset only erases blobs; that is allowed in a continued thread too.
 fn only_erases(changeset: &Changeset) -> bool {
     let bare = Changeset { events: changeset.events.clone(), ..Changeset::empty(changeset.reason) };
     *changeset == bare
@@ -393,14 +402,14 @@ fn only_erases(changeset: &Changeset) -> bool {
         && changeset.events.iter().all(|event| matches!(event, Event::BlobErased(_)))
 }
 
-fn born(
+fn create(
     thread: &ThreadId,
     right: Right,
     changeset: Changeset,
     postings: Vec<Event>,
     ids: &dyn Ids,
     at: Timestamp,
-) -> Result<(Standing, Vec<Event>)> {
+) -> Result<(CurrentThread, Vec<Event>)> {
     let log_id = LogId::new(ids.hex32()).map_err(|_| Error::BadBirth)?;
     let tail = Tail::empty(log_id);
     let events = writer::events(&tail, Vec::new(), changeset, postings);
@@ -413,10 +422,10 @@ fn born(
         Right::Lease(epoch) => epoch,
         Right::Brief => 0,
     };
-    Ok((Standing { tail, manifest, epoch, lead: Vec::new() }, events))
+    Ok((CurrentThread { tail, manifest, epoch, lead: Vec::new() }, events))
 }
 
-/// Drops messages that are stored already and refuses those that changed; gives the new ids.
+/// Drops messages that are stored already and refuses changed ones; returns the new ids.
 fn dedupe(
     thread: &ThreadId,
     messages: &mut Vec<Message>,

@@ -1,4 +1,4 @@
-//! Waiting in line for a thread within one process: first come, first served, and different threads side by side.
+//! Queues for threads within one process: first come, first served, and different threads in parallel.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,60 +9,60 @@ use selvedge_model::ThreadId;
 /// One queue per thread.
 #[derive(Debug, Default)]
 pub struct Queues {
-    lines: Mutex<HashMap<ThreadId, VecDeque<Arc<Place>>>>,
+    queues: Mutex<HashMap<ThreadId, VecDeque<Arc<Waiter>>>>,
 }
 
-/// Somebody's place in a queue. A condition of its own, so that a departure wakes one and not a thousand.
+/// A waiter's entry in a queue. It has a condition variable of its own, so that leaving the queue wakes one waiter and not a thousand.
 #[derive(Debug, Default)]
-struct Place {
+struct Waiter {
     first: Mutex<bool>,
     moved: Condvar,
 }
 
-/// Being first in line; the next one is let in when this is dropped.
+/// Being first in the queue; the next waiter proceeds when this is dropped.
 #[derive(Debug)]
 pub struct Turn {
     queues: Arc<Queues>,
     thread: ThreadId,
 }
 
-// A panic elsewhere can't leave these values half changed: each is one flag or one map entry.
+// A panic elsewhere can't leave these values inconsistent: each is one flag or one map entry.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Queues {
-    /// Waits in line for `thread`, at most `wait` (for ever if absent).
+    /// Waits in the queue of `thread`, at most `wait` (for ever if absent).
     pub fn enter(self: &Arc<Self>, thread: &ThreadId, wait: Option<Duration>) -> Option<Turn> {
-        self.enter_and_look(thread, wait, (Duration::MAX, || {}))
+        self.enter_and_poll(thread, wait, (Duration::MAX, || {}))
     }
 
-    /// The same, calling `look` again and again while waiting.
-    pub fn enter_and_look(
+    /// The same, calling `poll` at this interval while waiting.
+    pub fn enter_and_poll(
         self: &Arc<Self>,
         thread: &ThreadId,
         wait: Option<Duration>,
-        (every, look): (Duration, impl Fn()),
+        (every, poll): (Duration, impl Fn()),
     ) -> Option<Turn> {
-        let place = Arc::new(Place::default());
+        let waiter = Arc::new(Waiter::default());
         {
-            let mut lines = lock(&self.lines);
-            let line = lines.entry(thread.clone()).or_default();
-            line.push_back(place.clone());
-            *lock(&place.first) = line.len() == 1;
+            let mut queues = lock(&self.queues);
+            let queue = queues.entry(thread.clone()).or_default();
+            queue.push_back(waiter.clone());
+            *lock(&waiter.first) = queue.len() == 1;
         }
         let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
         loop {
             let left = deadline.map_or(every, |deadline| deadline.saturating_duration_since(Instant::now()));
             let waits = |first: &mut bool| !*first;
-            let waited = place.moved.wait_timeout_while(lock(&place.first), left.min(every), waits);
+            let waited = waiter.moved.wait_timeout_while(lock(&waiter.first), left.min(every), waits);
             let (first, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             let is_over = *first || left.is_zero();
             drop(first);
             if is_over || !waited.timed_out() {
-                return self.settle(thread, &place);
+                return self.take_or_leave(thread, &waiter);
             }
-            look();
+            poll();
         }
     }
 
@@ -72,14 +72,14 @@ impl Queues {
         work()
     }
 
-    /// Takes the turn if it came, perhaps at the last moment; else leaves the line.
-    fn settle(self: &Arc<Self>, thread: &ThreadId, place: &Arc<Place>) -> Option<Turn> {
-        let mut lines = lock(&self.lines);
-        if *lock(&place.first) {
+    /// Takes the turn if it came, perhaps at the last moment; else leaves the queue.
+    fn take_or_leave(self: &Arc<Self>, thread: &ThreadId, waiter: &Arc<Waiter>) -> Option<Turn> {
+        let mut queues = lock(&self.queues);
+        if *lock(&waiter.first) {
             return Some(Turn { queues: self.clone(), thread: thread.clone() });
         }
-        if let Some(line) = lines.get_mut(thread) {
-            line.retain(|other| !Arc::ptr_eq(other, place));
+        if let Some(queue) = queues.get_mut(thread) {
+            queue.retain(|other| !Arc::ptr_eq(other, waiter));
         }
         None
     }
@@ -87,16 +87,16 @@ impl Queues {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut lines = lock(&self.queues.lines);
-        let Some(line) = lines.get_mut(&self.thread) else { return };
-        line.pop_front();
-        match line.front() {
+        let mut queues = lock(&self.queues.queues);
+        let Some(queue) = queues.get_mut(&self.thread) else { return };
+        queue.pop_front();
+        match queue.front() {
             Some(next) => {
                 *lock(&next.first) = true;
                 next.moved.notify_one();
             }
             None => {
-                lines.remove(&self.thread);
+                queues.remove(&self.thread);
             }
         }
     }
@@ -110,34 +110,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_wait_are_served_in_the_order_they_came() {
+    fn waiters_are_served_in_the_order_of_arrival() {
         let queues = Arc::new(Queues::default());
         let thread_id = ThreadId::new("t").unwrap();
         let first = queues.enter(&thread_id, None).unwrap();
         let (served, order) = mpsc::channel();
         let mut waiting = Vec::new();
         for number in 0..20 {
-            let (queues, thread_id, served) = (queues.clone(), thread_id.clone(), served.clone());
-            let before = lock(&queues.lines)[&thread_id].len();
-            let lines = queues.clone();
+            let queues = queues.clone();
+            let thread_id = thread_id.clone();
+            let served = served.clone();
+            let before = lock(&queues.queues)[&thread_id].len();
+            let watched = queues.clone();
             let id = thread_id.clone();
             waiting.push(thread::spawn(move || {
                 queues.with_thread_lock(&thread_id, || served.send(number).unwrap());
             }));
-            while lock(&lines.lines)[&id].len() == before {
+            while lock(&watched.queues)[&id].len() == before {
                 thread::yield_now();
             }
         }
         drop(first);
         waiting.into_iter().for_each(|worker| worker.join().unwrap());
         assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
-        assert!(lock(&queues.lines).is_empty());
+        assert!(lock(&queues.queues).is_empty());
     }
 
     #[test]
-    fn whoever_gives_up_leaves_the_line_and_other_threads_are_free() {
+    fn a_waiter_that_gives_up_leaves_the_queue_and_other_threads_are_free() {
         let queues = Arc::new(Queues::default());
-        let (one, two) = (ThreadId::new("one").unwrap(), ThreadId::new("two").unwrap());
+        let one = ThreadId::new("one").unwrap();
+        let two = ThreadId::new("two").unwrap();
         let held = queues.enter(&one, None).unwrap();
         assert!(queues.enter(&one, Some(Duration::from_millis(5))).is_none());
         assert!(queues.enter(&two, Some(Duration::ZERO)).is_some());

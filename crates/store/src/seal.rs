@@ -1,18 +1,21 @@
-//! The seals of rows: what a database may say.
+//! The seals of rows, which decide which rows of a database are used.
 //!
-//! Who can write the files of a store but does not hold its key must not get anything signed, spent, dispatched or answered. So a row that
-//! a commit or a run relies on counts only if it carries a mark (HMAC-SHA-256) that the key's holder made over all of its content and over
-//! the place it stands for, under a key that is derived for this store. Every such mark is made and checked here, for every backend.
+//! A program that can write the files of a store but does not have its key must not get anything signed, spent, dispatched or answered. So
+//! a row that a commit or a run relies on is used only if it has a mark (HMAC-SHA-256) that the holder of the key made over its whole
+//! content and its binding, under a key that is derived for this store. Every such mark is made and checked here, for every backend.
 //!
 //! | row | the mark covers | bound to |
 //! |---|---|---|
-//! | head of a thread | thread, lines, hash, signer, epoch of the last checkpoint, lease (epoch, owner), time, digest of the manifest, newest version that its log has of each account, requests that it consumed, how many events wait to lead its next changeset, the epoch of the anchor that its writer knew | log, segment, version, bytes |
+//! | head of a thread | thread, lines, hash, signer, epoch of the last checkpoint, lease (epoch, owner), time, digest of the manifest,
+//! newest version of each account that its log posted to, consumed requests, number of events that wait to lead its next changeset, epoch
+//! of the anchor that its writer knew | log, segment, version, bytes |
 //! | account | every field, and the digest of all its reservations | account, version |
-//! | index of messages, runs, commit keys, answers and erasures, inbox | every column but those that only the display needs | table, and the log or chain that the row is about |
-//! | anchor | its epoch, and what the versions of accounts and the newest numbers of inboxes add up to | the store |
+//! | index of messages, runs, commit keys, answers and erasures, inbox | every column except those that are only displayed | table, and the
+//! log or chain of the row |
+//! | anchor | its epoch, and the sums of account versions and of the newest numbers of inboxes | the store |
 //!
-//! Marks of requests stand in [`crate::inbox`]. An older row of the same place carries a genuine mark: that it is older shows by what
-//! stands elsewhere, signed or sealed (the log behind a head, the newest version of an account in the heads of its family, the sums of the anchor).
+//! Marks of requests are defined in [`crate::inbox`]. An older version of a row has a valid mark: that it is older is detected by other
+//! signed or sealed data (the log after a head, the newest version of an account in the heads of its family, the sums of the anchor).
 
 use std::collections::BTreeMap;
 
@@ -23,10 +26,10 @@ use selvedge_model::{Digest, Event, OwnerId, ThreadId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// The newest version of each account that postings in a log led to.
+/// The newest version of each account that a log posted to.
 pub type PostedVersions = BTreeMap<AccountId, u64>;
 
-/// Takes in what events of a log posted.
+/// Adds the postings of events.
 pub fn note_postings(versions: &mut PostedVersions, events: &[Event]) {
     for (_, record) in events.iter().filter_map(Event::posting) {
         let newest = versions.entry(record.account.clone()).or_default();
@@ -34,9 +37,9 @@ pub fn note_postings(versions: &mut PostedVersions, events: &[Event]) {
     }
 }
 
-/// The requests that a thread and those that it continues have consumed, by the numbers under which they were posted.
+/// The requests that a thread and its predecessors in the chain have consumed, by their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Heard {
+pub struct ConsumedRequests {
     /// The highest number that was consumed.
     pub newest: u64,
     /// Numbers below it that still waited then.
@@ -44,13 +47,13 @@ pub struct Heard {
     pub waiting: Vec<u64>,
 }
 
-impl Heard {
+impl ConsumedRequests {
     /// Whether a request of this number was consumed before.
     pub fn has(&self, number: u64) -> bool {
         number <= self.newest && !self.waiting.contains(&number)
     }
 
-    /// Takes in that requests were consumed while `pending` waited, those included.
+    /// Records that requests were consumed while `pending` waited, which includes them.
     pub fn consume(&mut self, consumed: &[u64], pending: &[u64]) {
         let waits = |number: &u64| !consumed.contains(number) && !self.has(*number);
         let waiting: Vec<u64> = pending.iter().copied().filter(waits).collect();
@@ -59,7 +62,7 @@ impl Heard {
     }
 }
 
-/// What the row of a thread's head says.
+/// The content of the row of a thread's head.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadRow<'a> {
     /// The thread.
@@ -68,16 +71,16 @@ pub struct HeadRow<'a> {
     pub head: &'a Head,
     /// The epoch of its lease.
     pub epoch: u64,
-    /// Who holds it.
+    /// The lease holder.
     pub owner: Option<&'a OwnerId>,
-    /// When it was committed to last.
+    /// The time of the last commit.
     pub updated_at: Timestamp,
-    /// The digest of the manifest, as the database has it.
+    /// The digest of the manifest in the database.
     pub manifest: &'a Digest,
-    /// What its log posted.
+    /// The versions that its log posted to.
     pub posted: &'a PostedVersions,
-    /// What it consumed.
-    pub heard: &'a Heard,
+    /// The requests that it consumed.
+    pub consumed: &'a ConsumedRequests,
     /// How many events wait to lead its next changeset.
     pub leads: u64,
     /// The newest epoch of the store's anchor that its writer knew.
@@ -86,20 +89,20 @@ pub struct HeadRow<'a> {
 
 /// The mark of a head.
 pub fn head(seals: &Seals, row: &HeadRow<'_>) -> Digest {
-    seals.mark(&place_of_head(row), &content_of_head(row))
+    seals.mark(&binding_of_head(row), &content_of_head(row))
 }
 
 /// Whether a mark was made for this head.
 pub fn is_head(seals: &Seals, row: &HeadRow<'_>, mark: &Digest) -> bool {
-    seals.is_marked(&place_of_head(row), &content_of_head(row), mark)
+    seals.is_marked(&binding_of_head(row), &content_of_head(row), mark)
 }
 
-fn place_of_head<'a>(row: &HeadRow<'a>) -> Binding<'a> {
+fn binding_of_head<'a>(row: &HeadRow<'a>) -> Binding<'a> {
     let Head { log_id, segment, version, bytes, .. } = row.head;
     Binding { log_id: log_id.as_str(), segment: *segment, version: *version, offset: *bytes }
 }
 
-/// Every commit makes this, so it is not JSON: texts with their lengths, numbers in eight bytes.
+/// Computed for every commit, so it is not JSON: texts with their lengths, numbers in eight bytes.
 fn content_of_head(row: &HeadRow<'_>) -> Vec<u8> {
     let mut content = Vec::with_capacity(320);
     let mut text = |text: &[u8]| put_field(&mut content, text);
@@ -114,8 +117,8 @@ fn content_of_head(row: &HeadRow<'_>) -> Vec<u8> {
     text(row.owner.map_or("", OwnerId::as_str).as_bytes());
     text(&row.leads.to_be_bytes());
     text(&row.anchor.to_be_bytes());
-    text(&(row.heard.waiting.len() as u64).to_be_bytes());
-    for number in std::iter::once(&row.heard.newest).chain(&row.heard.waiting) {
+    text(&(row.consumed.waiting.len() as u64).to_be_bytes());
+    for number in std::iter::once(&row.consumed.newest).chain(&row.consumed.waiting) {
         text(&number.to_be_bytes());
     }
     for (account, version) in row.posted {
@@ -125,17 +128,17 @@ fn content_of_head(row: &HeadRow<'_>) -> Vec<u8> {
     content
 }
 
-/// The mark of an account with these reservations, which are all that it has.
+/// The mark of an account with all its reservations.
 pub fn account(seals: &Seals, account: &Account, reservations: &[Reservation]) -> Digest {
-    seals.mark(&place_of_account(account), &content_of_account(account, reservations))
+    seals.mark(&binding_of_account(account), &content_of_account(account, reservations))
 }
 
 /// Whether a mark was made for this account with these reservations.
 pub fn is_account(seals: &Seals, account: &Account, reservations: &[Reservation], mark: &Digest) -> bool {
-    seals.is_marked(&place_of_account(account), &content_of_account(account, reservations), mark)
+    seals.is_marked(&binding_of_account(account), &content_of_account(account, reservations), mark)
 }
 
-fn place_of_account(account: &Account) -> Binding<'_> {
+fn binding_of_account(account: &Account) -> Binding<'_> {
     Binding { log_id: account.id.as_str(), segment: 0, version: account.version, offset: 0 }
 }
 
@@ -146,17 +149,17 @@ fn content_of_account(account: &Account, reservations: &[Reservation]) -> Vec<u8
     json!(["account", account, held]).to_string().into_bytes()
 }
 
-/// The mark of a row of an index, of what its columns say.
+/// The mark of a row of an index, over its fields.
 pub fn row(seals: &Seals, table: &str, fields: &[&[u8]]) -> Digest {
-    seals.mark(&place_of_row(table), &content_of_row(fields))
+    seals.mark(&binding_of_row(table), &content_of_row(fields))
 }
 
-/// Whether a mark was made for a row of this table that says this.
+/// Whether a mark was made for a row of this table with these fields.
 pub fn is_row(seals: &Seals, table: &str, fields: &[&[u8]], mark: &Digest) -> bool {
-    seals.is_marked(&place_of_row(table), &content_of_row(fields), mark)
+    seals.is_marked(&binding_of_row(table), &content_of_row(fields), mark)
 }
 
-fn place_of_row(table: &str) -> Binding<'_> {
+fn binding_of_row(table: &str) -> Binding<'_> {
     Binding { log_id: table, segment: 0, version: 0, offset: 0 }
 }
 
@@ -168,7 +171,7 @@ fn content_of_row(fields: &[&[u8]]) -> Vec<u8> {
     content
 }
 
-/// Fields are told apart by their lengths.
+/// Fields are separated by their lengths.
 fn put_field(content: &mut Vec<u8>, field: &[u8]) {
     content.extend_from_slice(&(field.len() as u64).to_be_bytes());
     content.extend_from_slice(field);

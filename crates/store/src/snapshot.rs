@@ -1,12 +1,12 @@
-//! Snapshots beside a thread's log: signed documents that spare whoever loads a long thread most of its log.
+//! Snapshots beside a thread's log: signed documents that let a reader load a long thread without reading most of its log.
 //!
-//! Owns the contract and what every backend shares: what they are called, what is signed, and what can be seen of one at a glance. What
-//! a snapshot says, when one is made and how long it stays belongs to the engine.
+//! This module has the contract and what every backend shares: file names, what is signed, and what the first bytes of one show. The engine
+//! decides what a snapshot contains, when one is made and how long it is kept.
 //!
-//! - A snapshot is a projection. Whatever is wrong with one, the log says the same.
-//! - The newest is `state.json`. The one before it moves to `checkpoints/` under a name that says its version, its time and the
-//!   version of the one it builds on: `000000000042-20261115T093000Z.json`, `000000000057-20261115T094500Z-on-000000000042.json`.
-//! - Nothing is believed for its name: names decide what is tidied away, and where to look first.
+//! - A snapshot is derived from the log. If one is unusable, the log has the same content.
+//! - The newest is `state.json`. The one before it moves to `checkpoints/` under a name with its version, its time and the version of its
+//!   base: `000000000042-20261115T093000Z.json`, `000000000057-20261115T094500Z-on-000000000042.json`.
+//! - Names are not trusted: they decide which snapshots are removed, and which is read first.
 
 use std::io::BufRead;
 
@@ -22,26 +22,26 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// What a snapshot is signed as.
+/// The document kind of a snapshot's signature.
 pub const KIND: DocumentKind = DocumentKind::new("state");
-/// What the newest snapshot is called.
+/// The file name of the newest snapshot.
 pub const NEWEST: &str = "state.json";
-/// How many bytes at the beginning of a snapshot show what it is.
-pub const GLANCE_BYTES: usize = 64 << 10;
+/// How many bytes at the beginning of a snapshot show its version.
+pub const PEEK_BYTES: usize = 64 << 10;
 
-/// Where a snapshot lies.
+/// Where a snapshot is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum SnapshotFolder {
     /// It is the newest.
     Newest,
     /// It is an older one.
     Older,
-    /// It was put away when its thread was completed.
+    /// It was archived when its thread was completed.
     Archived,
 }
 
-impl Place {
-    /// The word for it.
+impl SnapshotFolder {
+    /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Newest => "newest",
@@ -51,32 +51,32 @@ impl Place {
     }
 }
 
-/// A snapshot, as its name or its first bytes tell; nothing of it is checked.
+/// A snapshot, by its name or its first bytes; unverified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// Where it lies.
-    pub place: Place,
-    /// What it is called there.
+pub struct SnapshotInfo {
+    /// Where it is stored.
+    pub place: SnapshotFolder,
+    /// Its file name.
     pub name: String,
-    /// The version of the log that it folds; 0, which no log has, if it can't be told.
+    /// The version of the log that it folds; 0, which no log has, if it is unknown.
     pub version: u64,
-    /// When it was saved; the beginning of time if it can't be told.
+    /// When it was saved; the epoch if it is unknown.
     pub saved_at: Timestamp,
-    /// The version of the snapshot that it builds on.
+    /// The version of the snapshot that it is based on.
     pub base: Option<u64>,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
 }
 
-impl Kept {
-    /// Something that stands in the place of the newest, and does not look like a snapshot.
-    pub fn unlike(bytes: u64) -> Self {
+impl SnapshotInfo {
+    /// A file in place of the newest snapshot that is not one.
+    pub fn not_a_snapshot(bytes: u64) -> Self {
         let saved_at = Timestamp::from_micros(0);
-        Self { place: Place::Newest, name: NEWEST.to_owned(), version: 0, saved_at, base: None, bytes }
+        Self { place: SnapshotFolder::Newest, name: NEWEST.to_owned(), version: 0, saved_at, base: None, bytes }
     }
 
-    /// Whether it looks like a snapshot.
-    pub fn is_told(&self) -> bool {
+    /// Whether it is a snapshot.
+    pub fn is_snapshot(&self) -> bool {
         self.version > 0
     }
 }
@@ -84,34 +84,34 @@ impl Kept {
 /// A snapshot that was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// What is signed; a snapshot that builds on it names it by this.
+    /// The hash of the signed content; a snapshot that is based on it names it by this.
     pub hash: Digest,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
-    /// What it took the place of; nothing if nothing stood there.
-    pub before: Option<Before>,
+    /// What it replaced; none if there was nothing.
+    pub before: Option<Replaced>,
 }
 
-/// What stood in the place of the newest snapshot when another one was saved.
+/// What a new snapshot replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Before {
-    /// One that is rightly signed, of this version of the log; it is among the older ones now.
+pub enum Replaced {
+    /// A valid one, of this version of the log; it is among the older ones now.
     Kept(u64),
-    /// Something that is worth nothing, because of this.
+    /// A file that was not a valid snapshot, and why.
     Bad(String),
 }
 
-/// A snapshot whose signature was checked.
+/// A verified snapshot.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Read {
-    /// Its text, the signature in it.
+pub struct VerifiedSnapshot {
+    /// Its text, including the signature.
     pub text: Vec<u8>,
-    /// What was signed.
+    /// The hash of the signed content.
     pub hash: Digest,
 }
 
-impl Read {
-    /// What it says, without its signature.
+impl VerifiedSnapshot {
+    /// Its content, without the signature.
     pub fn body(&self) -> serde_json::Result<Value> {
         let mut body: Value = serde_json::from_slice(&self.text)?;
         body.as_object_mut().and_then(|members| members.remove(SIGNATURE_MEMBER));
@@ -119,60 +119,60 @@ impl Read {
     }
 }
 
-/// What becomes of snapshots that are not needed where they are.
+/// What to do with snapshots that are not needed where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Away<'a> {
-    /// They are deleted.
+pub enum Disposal<'a> {
+    /// Delete them.
     Delete,
-    /// They are moved to this folder of their thread.
+    /// Move them to this folder of their thread.
     Archive(&'a str),
 }
 
-/// The rest of a log, behind a place that the store vouches for.
-pub struct Behind {
+/// The rest of a log, after a sealed position.
+pub struct LogRest {
     /// The hash of everything before it.
     pub hash: RunningHash,
-    /// Where the log ends.
+    /// The head of the log.
     pub head: Head,
     /// Its exact bytes.
     pub bytes: Box<dyn BufRead + Send>,
 }
 
-/// Keeping snapshots. An ability of its own: a thread is as safe without it.
+/// Storing snapshots. Optional: a thread is as safe without them.
 pub trait Snapshots: Send + Sync {
-    /// The store's own word on the running hash of the log up to `at`, for the `seal` of a snapshot; nothing if the log has gone on.
+    /// The running hash of the log up to `at`, sealed by this store, for the `seal` of a snapshot; none if the log has more commits.
     fn seal(&self, thread: &ThreadId, at: &Head) -> Result<Option<String>>;
 
-    /// Signs a snapshot and makes it the newest; the one before it becomes an older one. On return it is whole and durable; after a
-    /// crash or an error there is the one before it, or this one, and never a part of either.
+    /// Signs a snapshot and makes it the newest; the previous one becomes an older one. On return it is complete and durable; after a crash
+    /// or an error there is the previous one, or this one, complete.
     fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved>;
 
-    /// Why snapshots of a thread can't be put where they belong, and none is looked for there: something else stands in the place of the
-    /// folder of older ones, or of those that were put away.
-    fn no_snapshot_folders(&self, _: &ThreadId, _archive: &str) -> Vec<Error> {
+    /// Why snapshots of a thread can't be stored or read: something other than a folder is in place of the folder of older ones, or of the
+    /// archive.
+    fn blocked_folders(&self, _: &ThreadId, _archive: &str) -> Vec<Error> {
         Vec::new()
     }
 
-    /// All snapshots of a thread, the newest version first; `archive` is the folder of those that were put away. What stands in the place
-    /// of the newest and does not look like one comes before them all.
-    fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>>;
+    /// All snapshots of a thread, the newest version first; `archive` is the folder of archived ones. A file in place of the newest that is
+    /// not a snapshot comes first.
+    fn list_snapshots(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>>;
 
-    /// One of them, its signature checked.
-    fn read_snapshot(&self, thread: &ThreadId, kept: &Kept, archive: &str) -> Result<Read>;
+    /// Reads and verifies one of them.
+    fn read_snapshot(&self, thread: &ThreadId, kept: &SnapshotInfo, archive: &str) -> Result<VerifiedSnapshot>;
 
-    /// Takes some away. Not synced: after a power cut one may be back where it was.
-    fn put_away(&self, thread: &ThreadId, kept: &[Kept], archive: &str, away: Away<'_>) -> Result<()>;
+    /// Deletes or archives some. Not synced: after a power failure one may be back where it was.
+    fn dispose(&self, thread: &ThreadId, kept: &[SnapshotInfo], archive: &str, away: Disposal<'_>) -> Result<()>;
 
-    /// The log behind `at`, if `seal` is this store's own word that what stands before it is what was signed.
-    fn behind(&self, thread: &ThreadId, at: &Head, seal: &str) -> Result<Option<Behind>>;
+    /// The log after `at`, if `seal` is this store's own seal on the bytes before it.
+    fn log_after(&self, thread: &ThreadId, at: &Head, seal: &str) -> Result<Option<LogRest>>;
 }
 
-/// The store's own word on the running hash of a log up to `at`, as it stands in a snapshot.
+/// The sealed running hash of a log up to `at`, as stored in a snapshot.
 pub fn seal(key: &SealKey, at: &Head, hash: &RunningHash) -> String {
     hex(&key.seal(&binding(at), hash))
 }
 
-/// The running hash that was sealed with this key for this place; nothing if anything about it is wrong.
+/// The running hash that was sealed with this key for this position; none if the seal is invalid.
 pub fn unseal(key: &SealKey, at: &Head, seal: &str) -> Option<RunningHash> {
     let (pairs, rest) = seal.as_bytes().as_chunks::<2>();
     let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -184,53 +184,53 @@ fn binding(at: &Head) -> Binding<'_> {
     Binding { log_id: at.log_id.as_str(), segment: at.segment, version: at.version, offset: at.bytes }
 }
 
-/// Signs a snapshot as every backend does.
+/// Signs a snapshot.
 pub fn sign(thread: &ThreadId, body: &Value, signer: &Signer, at: Timestamp) -> Result<(Vec<u8>, Digest)> {
     sign_exact(KIND, thread.as_str(), body, signer, at).map_err(|error| refused(thread, NEWEST, &error))
 }
 
-/// Checks the bytes of a snapshot.
-pub fn verify(thread: &ThreadId, name: &str, text: Vec<u8>, trust: &Trust) -> Result<Read> {
+/// Verifies a snapshot.
+pub fn verify(thread: &ThreadId, name: &str, text: Vec<u8>, trust: &Trust) -> Result<VerifiedSnapshot> {
     match verify_exact(KIND, thread.as_str(), &text, trust) {
-        Ok(verified) => Ok(Read { hash: verified.value, text }),
+        Ok(verified) => Ok(VerifiedSnapshot { hash: verified.value, text }),
         Err(error) => Err(refused(thread, name, &error)),
     }
 }
 
-/// What the newest snapshot remembers of its log; one that is not rightly signed is refused.
+/// The version and hash that the newest snapshot records; one that fails verification is refused.
 pub fn memory(thread: &ThreadId, text: Vec<u8>, trust: &Trust) -> Result<Remembered> {
     let read = verify(thread, NEWEST, text, trust)?;
-    let found: Remembers = serde_json::from_slice(&read.text)
-        .map_err(|_| damaged(thread, "it does not say which version of the log it folds".to_owned()))?;
+    let found: LogPosition = serde_json::from_slice(&read.text)
+        .map_err(|_| damaged(thread, "it does not record a version of the log".to_owned()))?;
     let hash = found.log_hash.as_str().and_then(|hash| hash.parse::<Digest>().ok());
     Ok(Remembered { by: NEWEST.to_owned(), version: found.log_version, hash })
 }
 
-/// What a snapshot remembers of its log.
+/// The part of a snapshot that records its version.
 #[derive(Deserialize)]
-struct Remembers {
+struct LogPosition {
     log_version: u64,
     #[serde(default)]
     log_hash: Value,
 }
 
-/// The error of a newest snapshot that can't be used, because of this.
+/// An error for a newest snapshot that can't be used.
 pub fn damaged(thread: &ThreadId, why: String) -> Error {
     Error::Integrity { what: format!("`{NEWEST}` of `{thread}`"), why, hint: None }
 }
 
-/// What is said of a projection that is rightly signed, for other bytes.
+/// The reason when a signed file belongs to other bytes of a log.
 pub fn shows_another(version: u64) -> String {
     format!("it shows another log at version {version}")
 }
 
 fn refused(thread: &ThreadId, name: &str, error: &DocumentError) -> Error {
     Error::of_document(format!("the snapshot `{name}` of `{thread}`"), error, || {
-        "it is a projection of the log: delete it, and the log says the same".to_owned()
+        "it is derived from the log: delete it, and the log is read instead".to_owned()
     })
 }
 
-/// The name under which an older snapshot is kept.
+/// The file name of an older snapshot.
 pub fn name_of(version: u64, saved_at: Timestamp, base: Option<u64>) -> String {
     let time: String = saved_at.whole_seconds().to_string().chars().filter(|c| c.is_ascii_digit()).take(14).collect();
     let (day, hour) = time.split_at_checked(8).unwrap_or_default();
@@ -238,11 +238,11 @@ pub fn name_of(version: u64, saved_at: Timestamp, base: Option<u64>) -> String {
     format!("{version:012}-{day}T{hour}Z{on}.json")
 }
 
-/// What the name of a snapshot ends with whose signed bytes are stored compressed (zlib).
+/// The suffix of a snapshot that is stored compressed (zlib).
 pub const PACKED: &str = ".z";
 
-/// What a name says, if it is the name of a snapshot.
-pub fn kept_as(place: Place, name: &str, bytes: u64) -> Option<Kept> {
+/// The snapshot with this file name, if it is the name of one.
+pub fn parse_name(place: SnapshotFolder, name: &str, bytes: u64) -> Option<SnapshotInfo> {
     let plain = name.strip_suffix(PACKED).unwrap_or(name);
     let stem = plain.strip_suffix(".json")?;
     let (version, rest) = stem.split_once('-')?;
@@ -260,9 +260,10 @@ pub fn kept_as(place: Place, name: &str, bytes: u64) -> Option<Kept> {
         part(11..13)?,
         part(13..15)?
     );
-    let (version, saved_at) = (version.parse().ok()?, text.parse().ok()?);
-    // One name only, so that nothing else is taken for a snapshot.
-    (name_of(version, saved_at, base) == plain).then(|| Kept {
+    let version = version.parse().ok()?;
+    let saved_at = text.parse().ok()?;
+    // The name must be canonical, so that nothing else is taken for a snapshot.
+    (name_of(version, saved_at, base) == plain).then(|| SnapshotInfo {
         place,
         name: name.to_owned(),
         version,
@@ -272,15 +273,15 @@ pub fn kept_as(place: Place, name: &str, bytes: u64) -> Option<Kept> {
     })
 }
 
-/// What the first bytes of the newest snapshot tell, if they can be read.
-pub fn glance(beginning: &[u8], bytes: u64) -> Option<Kept> {
-    let mut seen = Seen::default();
-    // It ends with an error where it has seen enough, or where the bytes end.
+/// What the first bytes of the newest snapshot show, if they can be parsed.
+pub fn peek(beginning: &[u8], bytes: u64) -> Option<SnapshotInfo> {
+    let mut seen = Peeked::default();
+    // It ends with an error where it has read enough, or where the bytes end.
     _ = Members(&mut seen).deserialize(&mut serde_json::Deserializer::from_slice(beginning));
     // `selvedge:signed:1:state:TIME:…`
     let time = seen.stamp.as_deref()?.splitn(5, ':').nth(4)?.get(.."YYYY-MM-DDTHH:MM:SSZ".len())?;
-    Some(Kept {
-        place: Place::Newest,
+    Some(SnapshotInfo {
+        place: SnapshotFolder::Newest,
         name: NEWEST.to_owned(),
         version: seen.version?,
         saved_at: time.parse().ok()?,
@@ -290,13 +291,13 @@ pub fn glance(beginning: &[u8], bytes: u64) -> Option<Kept> {
 }
 
 #[derive(Default)]
-struct Seen {
+struct Peeked {
     stamp: Option<String>,
     base: Option<u64>,
     version: Option<u64>,
 }
 
-struct Members<'a>(&'a mut Seen);
+struct Members<'a>(&'a mut Peeked);
 
 impl<'de> DeserializeSeed<'de> for Members<'_> {
     type Value = ();
@@ -321,7 +322,7 @@ impl<'de> Visitor<'de> for Members<'_> {
                 "log_version" => self.0.version = Some(map.next_value()?),
                 _ => _ = map.next_value::<IgnoredAny>()?,
             }
-            // Members stand in order, and `base` comes before this one.
+            // Members are in order, and `base` comes before this one.
             if self.0.version.is_some() && self.0.stamp.is_some() {
                 return Err(A::Error::custom("enough was seen"));
             }
@@ -335,12 +336,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_what_it_is_and_nothing_else_is_taken_for_one() {
+    fn only_canonical_names_are_snapshots() {
         let at: Timestamp = "2026-11-15T09:30:00.5Z".parse().unwrap();
         for (version, base) in [(42, None), (57, Some(42)), (1_000_000_000_000, Some(0))] {
             let name = name_of(version, at, base);
             for name in [name.clone(), name + PACKED] {
-                let kept = kept_as(Place::Older, &name, 7).unwrap();
+                let kept = parse_name(SnapshotFolder::Older, &name, 7).unwrap();
                 assert_eq!((kept.version, kept.base, kept.saved_at), (version, base, at.whole_seconds()));
                 assert_eq!(kept.name, name);
             }
@@ -354,16 +355,16 @@ mod tests {
             "",
             "é-é.json",
         ] {
-            assert_eq!(kept_as(Place::Older, name, 7), None, "{name}");
+            assert_eq!(parse_name(SnapshotFolder::Older, name, 7), None, "{name}");
         }
     }
 
     #[test]
-    fn a_glance_needs_the_beginning_only() {
+    fn the_first_bytes_are_enough_to_peek() {
         let text = br#"{"_signature":"selvedge:signed:1:state:2026-11-15T09:30:00Z:x","base":{"hash":"x","log_version":3},"log_hash":"y","log_version":9,"messages":[{"tex"#;
-        let kept = glance(text, 99).unwrap();
+        let kept = peek(text, 99).unwrap();
         assert_eq!((kept.version, kept.base, kept.bytes), (9, Some(3), 99));
-        assert_eq!(glance(&text[..120], 99), None);
-        assert_eq!(glance(b"[]", 99), None);
+        assert_eq!(peek(&text[..120], 99), None);
+        assert_eq!(peek(b"[]", 99), None);
     }
 }

@@ -1,8 +1,8 @@
-//! Judging a log without writing: every signature, every blob it names, and what a backend has of it besides.
+//! Verifies a log without writing: every signature, every blob it names, and the backend's rows of it.
 //!
-//! Written once, over [`Stored`]: a backend answers what it keeps of a thread, byte for byte, and nothing of it is believed here. What a crash
-//! left to be written is healed, not damage, and what other processes commit meanwhile is not foreign. A log that the backend does not know
-//! is judged by itself.
+//! Written once, over [`Stored`]: a backend provides its data of a thread, byte for byte, and none of it is trusted here. Bytes that a
+//! crash left in the redo are applied and not reported as damage, and bytes that other processes commit meanwhile are not foreign. A log
+//! without rows in the backend is verified by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, Read};
@@ -21,42 +21,42 @@ use crate::folded::Folded;
 use crate::snapshot::{self, NEWEST, shows_another};
 use crate::{capabilities, manifest};
 
-/// What was found out about a log.
+/// The result of verifying a log.
 #[derive(Debug)]
 pub struct Verdict {
     /// The thread.
     pub thread: ThreadId,
-    /// What its log is, and what may be done with it.
+    /// The finding, and what may be done with the log.
     pub judgement: Judgement,
-    /// Where the database says it ends.
+    /// The head in the database.
     pub head: Option<Head>,
     /// Bytes that a crash left in the redo; not damage.
     pub healed_bytes: u64,
-    /// Who signed how many checkpoints, in the order they took over.
+    /// The signers in order, and how many checkpoints each signed.
     pub signers: Vec<(Digest, u64)>,
-    /// How many lines held.
+    /// How many lines are valid.
     pub lines: u64,
-    /// How many bytes held.
+    /// How many bytes are valid.
     pub bytes: u64,
-    /// How many blobs were erased; the log says which, when and why.
+    /// How many blobs were erased; the log records which, when and why.
     pub erased: u64,
     /// Their names.
     pub erased_blobs: Vec<Digest>,
     /// Blobs that the log names and that are missing or changed; the finding names the first, if there is nothing worse.
     pub bad_blobs: Vec<BadBlob>,
-    /// The versions of other threads that its checkpoints remember, those behind the database's head included.
+    /// The versions of other threads that its checkpoints record, including those after the database's head.
     pub mates: Vec<(ThreadId, u64)>,
-    /// Who remembers how far the log had come, and the version they remember.
+    /// Where versions of this log are recorded, and the versions.
     pub remembered: Vec<(String, u64)>,
-    /// The versions that the log itself says are lost, and since when. What is there is as it was signed all the same.
+    /// The versions that the log itself records as lost, and since when. The versions that exist are valid all the same.
     pub lost: Vec<LostVersions>,
-    /// Blobs that lie beside the log and that it does not name: nothing vouches for them.
+    /// Blobs in the thread's folder that the log does not name: no signature covers them.
     pub unnamed_blobs: Vec<Digest>,
-    /// How many bytes follow the end of an archive: they are no part of it.
+    /// How many bytes follow the end of an archive: they are not part of it.
     pub trailing_bytes: u64,
 }
 
-/// The versions that a changeset says are lost.
+/// The versions that a changeset records as lost.
 pub fn lost_in(entry: &Entry) -> impl Iterator<Item = LostVersions> {
     entry.lines.iter().filter_map(|line| match &line.event {
         Event::Recovery(found) => found.lost(line.timestamp),
@@ -76,7 +76,7 @@ pub struct BadBlob {
 }
 
 impl BadBlob {
-    /// The finding of a log that is otherwise sound.
+    /// The finding, for a log that is otherwise valid.
     pub fn into_finding(self) -> Finding {
         Finding::Blob { blob: self.blob, version: self.version, why: self.why }
     }
@@ -93,90 +93,92 @@ pub enum Document {
     Snapshot,
 }
 
-/// A log as it is judged.
-pub struct Look {
-    /// Where the backend says it ends; nothing if it does not know it.
+/// A log to be verified.
+pub struct StoredLog {
+    /// The head in the backend; none if it has no rows.
     pub head: Option<Head>,
-    /// Its bytes, with what a crash left to be written.
+    /// Its bytes, with the redo applied.
     pub log: Box<dyn BufRead + Send>,
-    /// How many bytes it has, what a crash left aside.
+    /// The length of the file, without the redo.
     pub file_bytes: u64,
-    /// How many bytes a crash left to be written.
+    /// How many bytes the redo adds or changes.
     pub healed_bytes: u64,
 }
 
-/// What a backend keeps of a thread, byte for byte, unchecked: what is judged and what goes into an archive.
+/// A backend's data of a thread, byte for byte, unverified: what is verified and what is archived.
 pub trait Stored: Send + Sync {
-    /// The keys whose signatures count.
+    /// The trusted keys.
     fn trust(&self) -> &Trust;
 
-    /// Where a thread is kept, as a path to be shown to a person and in errors. What is there is the backend's affair.
-    fn place(&self, thread: &ThreadId) -> PathBuf;
+    /// Where a thread is stored, as a path for messages and errors.
+    fn location(&self, thread: &ThreadId) -> PathBuf;
 
-    /// The log of a thread as it is to be judged, head and bytes of one moment. One that the backend does not know, and has, comes without
-    /// a head.
-    fn look(&self, thread: &ThreadId) -> Result<Look>;
+    /// The log of a thread, head and bytes of one moment. A log without rows has no head.
+    fn open_log(&self, thread: &ThreadId) -> Result<StoredLog>;
 
-    /// A signed document beside a log; nothing if there is none. What stands in its place and can't be read as one is
-    /// [`Error::Integrity`].
+    /// A signed document beside a log; none if it does not exist. Anything that can't be read as a file is [`Error::Integrity`].
     fn document(&self, thread: &ThreadId, document: Document) -> Result<Option<Vec<u8>>>;
 
-    /// The names of the blobs beside a thread's log, in order.
+    /// The names of the blobs in a thread's folder, in order.
     fn blobs(&self, thread: &ThreadId) -> Result<Vec<Digest>>;
 
-    /// A blob as it is stored, and how long it is.
+    /// A blob as it is stored, and its length.
     fn stored_blob(&self, thread: &ThreadId, blob: &Digest) -> io::Result<(u64, Box<dyn Read + Send>)>;
 
-    /// The public keys that arrived with a thread, by their fingerprints. What can't be read is passed over.
-    fn arrived_keys(&self, thread: &ThreadId) -> Vec<(Digest, Vec<u8>)>;
+    /// The public keys that were imported with a thread, by their fingerprints. Unreadable ones are skipped.
+    fn imported_keys(&self, thread: &ThreadId) -> Vec<(Digest, Vec<u8>)>;
 
-    /// The statements of rotations that arrived with a thread, by the fingerprints of the newer keys. What can't be read is passed over.
-    fn arrived_statements(&self, thread: &ThreadId) -> Vec<(Digest, Vec<u8>)>;
+    /// The statements of rotations that were imported with a thread, by the fingerprints of the newer keys. Unreadable ones are skipped.
+    fn imported_statements(&self, thread: &ThreadId) -> Vec<(Digest, Vec<u8>)>;
 
-    /// What the backend has of a thread that its log, folded up to `head`, does not say, as the end of a sentence about the database;
-    /// nothing if another process has committed since.
+    /// How the backend's rows of a thread differ from its log, folded up to `head`, as the end of a sentence about the database; none if
+    /// another process has committed since.
     fn differs(&self, thread: &ThreadId, head: Option<&Head>, folded: &Folded<'_>) -> Result<Option<String>>;
 }
 
-/// Judging threads.
+/// Verifying threads.
 pub trait Verify: Stored {
-    /// Judges a log, every signature of it and every blob it names, and hands each changeset that held to `each`. Writes nothing.
+    /// Verifies a log, every signature of it and every blob it names, and passes each valid changeset to `each`. Writes nothing.
     fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verdict> {
         verify(self, thread, each)
     }
 
-    /// The threads that have a log here and that the backend's tables do not know, in the order of their ids.
+    /// The threads that have a log but no rows, in the order of their ids.
     fn strays(&self) -> Result<Vec<ThreadId>> {
         Ok(Vec::new())
     }
 
-    /// Whether a thread has a log here that the backend's tables do not know.
+    /// Whether a thread has a log but no rows.
     fn is_stray(&self, _: &ThreadId) -> Result<bool> {
         Ok(false)
     }
 
-    /// Whether a thread arrived here in an archive. The others of its family may never have been here.
-    fn has_arrived(&self, thread: &ThreadId) -> bool;
+    /// Whether a thread was imported from an archive. The other threads of its family may never have been in this store.
+    fn is_imported(&self, thread: &ThreadId) -> bool;
 }
 
-/// Judges a log; see [`Verify::verify`].
+/// Verifies a log; see [`Verify::verify`].
 pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verdict> {
     let (memory, mut problem) = match manifest_memory(of, thread) {
         Ok(memory) => (memory, None),
         Err(Error::Integrity { why, .. }) => (None, Some(why)),
-        // Who signed the projection says nothing about the log.
-        Err(Error::Unbelieved { .. }) => (None, None),
+        // An untrusted signer of this file says nothing about the log.
+        Err(Error::UntrustedKey { .. }) => (None, None),
         Err(error) => return Err(error),
     };
     let snapshot = snapshot_memory(of, thread)?;
-    let Look { head, log, file_bytes, healed_bytes } = of.look(thread)?;
+    let StoredLog { head, log, file_bytes, healed_bytes } = of.open_log(thread)?;
     let last = head.as_ref().map(|head| head.version);
     let mut signers: Vec<(Digest, u64)> = Vec::new();
     let mut mates = BTreeMap::<ThreadId, u64>::new();
     let scanner = Scanner::new(thread, of.trust(), Signatures::Every).watching(last);
-    let (mut lines, mut bytes) = (0, 0);
-    let (mut shown_hash, mut folded_hash) = (None, None);
-    let (mut named, mut folded, mut lost) = (NamedBlobs::default(), Folded::new(thread), Vec::new());
+    let mut lines = 0;
+    let mut bytes = 0;
+    let mut shown_hash = None;
+    let mut folded_hash = None;
+    let mut named = NamedBlobs::default();
+    let mut folded = Folded::new(thread);
+    let mut lost = Vec::new();
     let examined = examine(log, scanner, |entry| {
         let Some(checkpoint) = entry.checkpoint() else { return };
         for (mate, version) in &checkpoint.with {
@@ -188,7 +190,8 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
         }
         folded.take(&entry);
         lost.extend(lost_in(&entry));
-        (lines, bytes) = (entry.head.lines, entry.head.bytes);
+        lines = entry.head.lines;
+        bytes = entry.head.bytes;
         if memory.as_ref().is_some_and(|memory| memory.version == entry.head.version) {
             shown_hash = Some(entry.head.hash);
         }
@@ -196,13 +199,18 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
             folded_hash = Some(entry.head.hash);
         }
         entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
-        match signers.last_mut() {
-            Some((signer, count)) if *signer == checkpoint.signer => *count += 1,
-            _ => signers.push((checkpoint.signer, 1)),
-        }
+        count_signer(&mut signers, checkpoint.signer);
         each(&entry);
     })
-    .map_err(|source| Error::Io { what: "read", path: of.place(thread).join("transcript.jsonl"), source })?;
+    .map_err(|source| Error::Io { what: "read", path: of.location(thread).join("transcript.jsonl"), source })?;
+    // What is not understood is signed like everything else.
+    let is_known = |version: u64| last.is_none_or(|last| version <= last);
+    for (_, signer) in examined.unread_signers.iter().filter(|(version, _)| is_known(*version)) {
+        count_signer(&mut signers, *signer);
+    }
+    if let Some(head) = examined.verified.as_ref().filter(|head| examined.unread.is_some() && is_known(head.version)) {
+        (lines, bytes) = (head.lines, head.bytes);
+    }
     if let (Some(memory), Some(hash)) = (&memory, shown_hash)
         && memory.hash.is_some_and(|remembered| remembered != hash)
     {
@@ -225,7 +233,7 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
         judgement.finding = Finding::Contradicted { by: by.to_owned(), why };
         judgement.plan = Plan::Refuse;
     }
-    // Bytes behind the end of a log that the backend does not know are moved aside once it knows the log.
+    // Bytes after the end of a log without rows are moved aside once it is indexed.
     let holds = match &judgement.finding {
         Finding::Sound => true,
         Finding::Foreign { .. } => head.is_none(),
@@ -258,16 +266,24 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
     })
 }
 
+/// Counts one more checkpoint of a signer.
+pub(crate) fn count_signer(signers: &mut Vec<(Digest, u64)>, signer: Digest) {
+    match signers.last_mut() {
+        Some((last, count)) if *last == signer => *count += 1,
+        _ => signers.push((signer, 1)),
+    }
+}
+
 fn manifest_memory<S: Stored + ?Sized>(of: &S, thread: &ThreadId) -> Result<Option<Remembered>> {
     let Some(bytes) = of.document(thread, Document::Manifest)? else { return Ok(None) };
     manifest::parse(&bytes, of.trust(), thread).map(|shown| Some(shown.memory))
 }
 
-/// What the newest snapshot remembers of the log; one that is not rightly signed remembers nothing.
+/// The version and hash that the newest snapshot records; none if it fails verification.
 fn snapshot_memory<S: Stored + ?Sized>(of: &S, thread: &ThreadId) -> Result<Option<Remembered>> {
     let text = of.document(thread, Document::Snapshot);
     match text.and_then(|text| text.map(|text| snapshot::memory(thread, text, of.trust())).transpose()) {
-        Err(Error::Integrity { .. } | Error::Unbelieved { .. }) => Ok(None),
+        Err(Error::Integrity { .. } | Error::UntrustedKey { .. }) => Ok(None),
         memory => memory,
     }
 }
@@ -278,20 +294,20 @@ fn bad_capabilities<S: Stored + ?Sized>(of: &S, thread: &ThreadId) -> Result<Opt
     capabilities::bad(page.and_then(|page| page.map_or(Ok(()), check)))
 }
 
-/// The blobs beside a log that it does not name, and never did. One that a commit is about to name is among them.
+/// The blobs in a thread's folder that its log does not name, and never did. One that a commit is about to name is among them.
 fn unnamed_blobs<S: Stored + ?Sized>(of: &S, thread: &ThreadId, named: &NamedBlobs) -> Vec<Digest> {
     let known: BTreeSet<Digest> = named.must_be_there().map(|(blob, _)| blob).collect();
     let is_named = |blob: &Digest| known.contains(blob) || named.erased().contains(blob);
-    // A folder that can't be read is said of the blobs that must be there.
+    // If the folder can't be read, that is reported for the blobs that must exist.
     of.blobs(thread).unwrap_or_default().into_iter().filter(|blob| !is_named(blob)).collect()
 }
 
-/// Hashes every blob that must be there; gives those that are missing, changed or can't be read.
+/// Hashes every blob that must exist; returns those that are missing, changed or unreadable.
 pub fn bad_blobs(named: &NamedBlobs, open: impl Fn(&Digest) -> io::Result<Box<dyn Read + Send>>) -> Vec<BadBlob> {
     let look = |(blob, version): (Digest, u64)| {
         let why = match open(&blob).and_then(|mut content| hash_of(&mut *content)) {
             Ok(found) if found == blob => return None,
-            Ok(_) => "is not what its name says".to_owned(),
+            Ok(_) => "does not match its name".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => "is missing".to_owned(),
             Err(error) => format!("can't be read: {error}"),
         };
@@ -300,7 +316,7 @@ pub fn bad_blobs(named: &NamedBlobs, open: impl Fn(&Digest) -> io::Result<Box<dy
     named.must_be_there().filter_map(look).collect()
 }
 
-/// The SHA-256 of all that a reader gives, read in pieces.
+/// The SHA-256 of all bytes of a reader.
 pub(crate) fn hash_of(content: &mut dyn Read) -> io::Result<Digest> {
     let mut hash = RunningHash::new();
     let mut buffer = vec![0; 1 << 16];

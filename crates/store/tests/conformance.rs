@@ -1,4 +1,4 @@
-//! The in-memory store keeps the contracts, and no case of the suite is forgotten.
+//! The in-memory store fulfils the contracts, and no case of the suite is forgotten.
 
 use std::fs;
 use std::path::Path;
@@ -36,16 +36,16 @@ selvedge_store::conformance_suite!(memory(ScriptedClock::default()));
 selvedge_store::snapshot_suite!(memory(ScriptedClock::default()));
 selvedge_store::backend_suite!(memory(ScriptedClock::default()));
 
-/// Time is a claim: nothing hangs on it.
+/// The suite must not depend on the clock.
 mod under_a_clock_that_runs_backwards {
     use super::*;
 
     selvedge_store::conformance_suite!(memory(ScriptedClock::default().backwards()));
 }
 
-/// A case that the macro does not name would be run by nobody.
+/// A case that the macro does not list would never run.
 #[test]
-fn the_suite_names_every_case() {
+fn the_suite_lists_every_case() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/conformance");
     let suite = fs::read_to_string(folder.join("mod.rs")).unwrap();
     let mut count = 0;

@@ -146,7 +146,8 @@ impl Tool for CommandTool {
     }
 
     fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled {
-        let asked = self.reconcile.as_ref().and_then(|argv| self.gated(argv, call, true).ok());
+        let Some(argv) = &self.reconcile else { return Reconciled::Unsupported };
+        let asked = self.gated(argv, call, true);
         asked.map_or(Reconciled::Unknown, |gated| reconcile::read(&gated.run(cancel)))
     }
 }

@@ -1,6 +1,6 @@
-//! A thread as an archive, from anywhere.
+//! An archive of a thread, with any content.
 //!
-//! Nothing arrives but a log that was signed by the key that the store trusts; there was only one.
+//! Only a log that the trusted key signed is imported, and there is only one such log.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,20 +11,21 @@ use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::{Access, LocalStore, Options};
 use tempfile::TempDir;
 
-use crate::golden::{self, Counted, Still, THREAD, TRUST};
+use crate::golden::{self, ConstantClock, SeededIds, THREAD, TRUST};
 
-struct Place {
-    /// Where archives arrive; nothing is ever kept.
+struct Sample {
+    /// The store that archives are imported into; nothing is ever kept.
     store: LocalStore,
-    /// A good one.
+    /// A valid archive.
     archive: Vec<u8>,
     /// The log in it.
     log: Vec<u8>,
     _folders: [TempDir; 2],
 }
 
-static PLACE: LazyLock<Place> = LazyLock::new(|| {
-    let (from, to) = (TempDir::new().expect("there is a temporary folder"), TempDir::new().expect("there is another"));
+static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
+    let from = TempDir::new().expect("there is a temporary folder");
+    let to = TempDir::new().expect("there is another");
     let source = open(&from, golden::signer(), 1);
     let agent = AgentId::new("scribe").expect("the id is well formed");
     let create = Part::new(THREAD.clone(), Expect::Absent, Changeset::creating(NewThread::of(agent)));
@@ -37,7 +38,7 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     source.export(&THREAD, &mut archive).expect("it can be exported");
     let mut log = Vec::new();
     source.transcript(&THREAD).expect("it can be read").1.read_to_end(&mut log).expect("it can be read");
-    Place { store: open(&to, Signer::generate(&Counted::from(2)), 3), archive, log, _folders: [from, to] }
+    Sample { store: open(&to, Signer::generate(&SeededIds::from(2)), 3), archive, log, _folders: [from, to] }
 });
 
 fn open(folder: &TempDir, signer: Signer, seed: u64) -> LocalStore {
@@ -47,24 +48,24 @@ fn open(folder: &TempDir, signer: Signer, seed: u64) -> LocalStore {
         access: Access::ReadWrite,
         signer: Some(signer),
         trust: TRUST.clone(),
-        clock: Arc::new(Still),
-        ids: Arc::new(Counted::from(seed)),
+        clock: Arc::new(ConstantClock),
+        ids: Arc::new(SeededIds::from(seed)),
         disk: Arc::new(RealDisk),
     };
     LocalStore::open(options).expect("a store can be opened")
 }
 
-/// Looks at an archive as an import does that is only tried.
+/// Verifies an archive as the dry run of an import does.
 pub fn run(mut bytes: &[u8]) {
-    let place = &*PLACE;
-    let Ok(arrived) = place.store.import(&mut bytes, false) else { return };
+    let sample = &*SAMPLE;
+    let Ok(arrived) = sample.store.import(&mut bytes, false) else { return };
     assert_eq!(arrived.thread, *THREAD);
-    let log = &place.log[..arrived.head.bytes as usize];
-    assert_eq!(selvedge_log::hash::sha256(log), arrived.head.hash, "a log arrived that nobody signed");
+    let log = &sample.log[..arrived.head.bytes as usize];
+    assert_eq!(selvedge_log::hash::sha256(log), arrived.head.hash, "an unsigned log was accepted");
 }
 
-/// A good archive, and one without its end.
+/// A valid archive, and one without its end.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let archive = PLACE.archive.clone();
+    let archive = SAMPLE.archive.clone();
     vec![archive[..archive.len() - 1024].to_vec(), archive]
 }

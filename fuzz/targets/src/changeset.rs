@@ -1,19 +1,19 @@
 //! A changeset as `selvedge append` reads it.
 //!
-//! It is refused or committed whole; what was committed loads, and the log says the same changeset.
+//! It is refused or committed as a whole; a committed one loads, and the log has the same changeset.
 
 use selvedge_log::strict;
 use selvedge_model::{AgentId, Batch, Changeset, Expect, NewThread, Part};
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{Commit, Logs, load};
 
-use crate::golden::{self, Counted, Still, THREAD, TRUST};
+use crate::golden::{self, ConstantClock, SeededIds, THREAD, TRUST};
 
 /// Reads a changeset and commits it to a fresh thread.
 pub fn run(bytes: &[u8]) {
     let Ok(changeset) = strict::parse_as::<Changeset>(bytes) else { return };
     let checked = changeset.check();
-    let store = MemoryStore::new(golden::signer(), Box::new(Still), Box::new(Counted::from(1)));
+    let store = MemoryStore::new(golden::signer(), Box::new(ConstantClock), Box::new(SeededIds::from(1)));
     let agent = AgentId::new("scribe").expect("the id is well formed");
     let create = Part::new(THREAD.clone(), Expect::Absent, Changeset::creating(NewThread::of(agent)));
     store.commit(Batch::of(create)).expect("a fresh thread can be created");
@@ -23,21 +23,21 @@ pub fn run(bytes: &[u8]) {
         Ok(_) => 1,
         Err(_) => 0,
     };
-    assert!(checked.is_ok() || committed.is_err(), "what does not pass its own check was committed");
-    let loaded = load::load(&store, &THREAD, &TRUST, None).expect("what was committed can be loaded");
+    assert!(checked.is_ok() || committed.is_err(), "an invalid changeset was committed");
+    let loaded = load::load(&store, &THREAD, &TRUST, None).expect("a committed thread can be loaded");
     assert_eq!(loaded.thread.version, Some(version));
     if version == 1 {
-        said_again(&store);
+        check_round_trip(&store);
     }
 }
 
-/// The log says the changeset: its lines make one, and that one makes the same lines.
-fn said_again(store: &MemoryStore) {
-    let lines = store.read(&THREAD, 0, usize::MAX).expect("what was committed can be read");
+/// The lines of the log give a changeset, and that one gives the same lines.
+fn check_round_trip(store: &MemoryStore) {
+    let lines = store.read(&THREAD, 0, usize::MAX).expect("a committed thread can be read");
     let created = 2;
     let events: Vec<_> = lines.into_iter().skip(created).map(|line| line.event).collect();
     let again = Changeset::from_events(events.clone()).expect("its lines make a changeset").into_events();
-    assert_eq!(again, events[..events.len() - 1], "its lines say another changeset");
+    assert_eq!(again, events[..events.len() - 1], "its lines give another changeset");
 }
 
 /// A few changesets with everything that one can have.

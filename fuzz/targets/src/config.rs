@@ -1,7 +1,7 @@
-//! A file of a project's configuration, over that of a careful user.
+//! A configuration file of a project, on top of that of a strict user.
 //!
-//! Either it is refused, or every key that is listed can be asked for and explained, reading it again means the same, and nothing of it asks for
-//! less care than the user does.
+//! Either it is refused, or every listed key can be read and explained, reading it again gives the same, and nothing in it is less strict
+//! than the user's.
 
 use std::cell::RefCell;
 use std::fs;
@@ -18,19 +18,19 @@ thread_local! {
     static FOLDER: RefCell<Option<(TempDir, Vec<String>)>> = const { RefCell::new(None) };
 }
 
-/// Reads a project with one file; its first line may say which, `# agent/limits.yaml`.
+/// Reads a project with one file; its first line may name it, `# agent/limits.yaml`.
 pub fn run(bytes: &[u8]) {
-    let (root, places) = folder();
-    let said = bytes.strip_prefix(b"# ").and_then(|rest| rest.split(|byte| *byte == b'\n').next());
-    let place = places.iter().find(|place| said == Some(place.as_bytes()));
-    let place = place.unwrap_or(&places[bytes.len() % places.len()]);
-    let file = root.join("project/config").join(place);
+    let (root, paths) = folder();
+    let named = bytes.strip_prefix(b"# ").and_then(|rest| rest.split(|byte| *byte == b'\n').next());
+    let path = paths.iter().find(|path| named == Some(path.as_bytes()));
+    let path = path.unwrap_or(&paths[bytes.len() % paths.len()]);
+    let file = root.join("project/config").join(path);
     fs::write(&file, bytes).expect("the folder can be written");
     let folders = Folders { user: Some(root.join("user")), project: Some(root.join("project")) };
     let loaded = Config::load(&folders);
     if let Ok(config) = &loaded {
         check(config);
-        let again = Config::load(&folders).expect("what was read once is read again");
+        let again = Config::load(&folders).expect("a valid file is valid again");
         assert_eq!(again.digest(), config.digest());
     }
     fs::remove_file(&file).expect("it was written");
@@ -67,19 +67,19 @@ fn tool(name: &str) -> ToolSpec {
     }
 }
 
-/// A private folder that lives as long as this OS thread, and the places where files may lie.
+/// A private folder that lives as long as this OS thread, and the paths of the configuration files.
 fn folder() -> (PathBuf, Vec<String>) {
     FOLDER.with(|folder| {
         let mut folder = folder.borrow_mut();
-        let (made, places) = folder.get_or_insert_with(|| {
+        let (made, paths) = folder.get_or_insert_with(|| {
             let made = tempfile::tempdir().expect("there is a temporary folder");
-            let place = |schema: Value| schema["title"].as_str().map(|title| title.replacen("config/", "", 1));
+            let path = |schema: Value| schema["title"].as_str().map(|title| title.replacen("config/", "", 1));
             write(made.path(), "user/config/agent/run.yaml", "unsigned: refuse\n");
             write(made.path(), "user/config/agent/approvals.yaml", "default: ask\n");
             write(made.path(), "project/config/agent/shared/base.yaml", "{}\n");
-            (made, schemas().into_iter().filter_map(|(_, schema)| place(schema)).collect())
+            (made, schemas().into_iter().filter_map(|(_, schema)| path(schema)).collect())
         });
-        (made.path().to_owned(), places.clone())
+        (made.path().to_owned(), paths.clone())
     })
 }
 
@@ -89,7 +89,7 @@ fn write(root: &Path, name: &str, text: &str) {
     fs::write(file, text).expect("a file can be written");
 }
 
-/// One file of each kind, as somebody might write it.
+/// One file of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let seeds = [
         "# agent/run.yaml\nunsigned: refuse\nenvironment: [LANG, HOME]\n",

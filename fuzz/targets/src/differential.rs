@@ -1,10 +1,10 @@
-//! The verifier here against the one in Python, which was written from `FORMAT.md` alone.
+//! Compares the verifier here with the one in Python, which was written from `FORMAT.md` alone.
 //!
-//! On the same bytes both name the same version up to which a log is unchanged, and come to the same verdict, with and without a head.
-//! What begins like a line is sealed first (see [`sealed_log`](crate::sealed_log)), so that damage reaches the rules behind the
-//! signatures. One Python process takes them all; where there is none, nothing is compared.
+//! On the same bytes both find the same version up to which a log is unchanged, and the same verdict, with and without a head. Bytes that
+//! begin like a line are sealed first (see [`sealed_log`](crate::sealed_log)), so that damage reaches the rules after the signatures. One
+//! Python process verifies them all; without Python nothing is compared.
 //!
-//! Whether this program understands what is signed is another question, and is not compared.
+//! Whether this program understands the signed events is another question, and is not compared.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ use crate::golden::{self, SIGNER, THREAD, TRUST};
 use crate::sealed_log::seal;
 
 struct Python {
-    /// Ends by itself when its input does.
+    /// Ends when its input is closed.
     _child: Child,
     asks: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -33,7 +33,7 @@ struct Python {
 static PYTHON: LazyLock<Option<Mutex<Python>>> = LazyLock::new(|| Python::start().map(Mutex::new));
 static HEAD: LazyLock<Head> = LazyLock::new(|| {
     let head = crate::log::scan(golden::TRANSCRIPT, Signatures::Every).head().cloned();
-    head.expect("the golden log holds")
+    head.expect("the golden log is valid")
 });
 
 impl Python {
@@ -42,7 +42,8 @@ impl Python {
         let mut command = Command::new("python3");
         let started = command.arg(script).arg("--batch").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.ok()?;
-        let (asks, answers) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
+        let asks = child.stdin.take()?;
+        let answers = BufReader::new(child.stdout.take()?);
         let folder = tempfile::tempdir().ok()?;
         Some(Self { _child: child, asks, answers, file: folder.path().join("log"), _folder: folder })
     }
@@ -52,16 +53,16 @@ impl Python {
         writeln!(self.asks, "{job}").expect("Python listens");
         let mut answer = String::new();
         self.answers.read_line(&mut answer).expect("Python answers");
-        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("Python said no JSON ({error}): {answer}"))
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("Python returned no JSON ({error}): {answer}"))
     }
 }
 
-/// Whether there is a Python to compare with.
+/// Whether Python is available.
 pub fn is_possible() -> bool {
     PYTHON.is_some()
 }
 
-/// Lets both judge a log. The first byte says whether it is sealed first.
+/// Verifies a log with both. The first byte decides whether it is sealed first.
 pub fn run(bytes: &[u8]) {
     let Some(python) = &*PYTHON else { return };
     let bytes = match bytes.first() {
@@ -79,10 +80,10 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// What is said here, in the words of the other one.
+/// Our verdict, in the terms of the other verifier.
 fn ours(bytes: &[u8], head: Option<&Head>) -> (Option<u64>, &'static str) {
     let scanner = Scanner::new(&THREAD, &TRUST, Signatures::Every).watching(head.map(|head| head.version));
-    // Whether this program understands what is signed is another question.
+    // Whether this program understands the signed events is another question.
     let examined = Examined { unread: None, ..examine(bytes, scanner, |_| {}).expect("memory can be read") };
     let version = examined.verified.as_ref().map(|head| head.version);
     let verdict = match head {
@@ -92,7 +93,7 @@ fn ours(bytes: &[u8], head: Option<&Head>) -> (Option<u64>, &'static str) {
             Finding::DatabaseBehind { .. } => "ahead",
             Finding::Damaged(_) => "damaged",
             Finding::Truncated { .. } => "truncated",
-            // The others are found beside a log, which is not looked at here.
+            // The others concern files beside a log, which are not checked here.
             _ => "unsigned",
         },
         None => match (version, &examined.damage) {

@@ -1,7 +1,7 @@
-//! Signed documents: Markdown, YAML, scripts, JSON, the older Rye form; manifests and tombstones.
+//! Signed documents: Markdown, YAML, scripts, JSON, the older Rye format; manifests and tombstones.
 //!
-//! The first byte says how the rest is taken. Nothing verifies but what was signed: of a text every byte, of JSON the value, of the older
-//! form what its verdict says it covers. And whatever is signed verifies, as that kind and in that place only.
+//! The first byte decides how the rest is interpreted. Only what was signed verifies: of a text every byte, of JSON the value, of the older
+//! format what its verdict covers. And whatever is signed verifies, as that kind and for that item only.
 
 use selvedge_legacy::rye;
 use selvedge_log::document::Comment;
@@ -19,7 +19,7 @@ const OTHER_KIND: DocumentKind = DocumentKind::new("tool");
 const ID: &str = "notes/edge";
 const BODIES: [&str; 3] = ["# Edge\n\ntext\n", "#!/bin/sh\necho edge\n", ""];
 
-/// Takes a document.
+/// Verifies a document.
 pub fn run(bytes: &[u8]) {
     let Some((how, bytes)) = bytes.split_first() else { return };
     match how % 8 {
@@ -36,17 +36,17 @@ pub fn run(bytes: &[u8]) {
 fn text(comment: Comment, bytes: &[u8]) {
     if let Ok(verified) = verify_text(KIND, ID, comment, bytes, &TRUST) {
         let known = BODIES.iter().any(|body| sign_text(KIND, ID, comment, body, &SIGNER, at()).as_bytes() == bytes);
-        assert!(known, "it verifies, and nobody signed it: {:?}", verified.value);
+        assert!(known, "an unsigned text verifies: {:?}", verified.value);
     }
 }
 
 fn json(bytes: &[u8]) {
     let golden: Value = strict::parse(golden::DOCUMENT).expect("the golden document is JSON");
     if verify_json(THREAD_KIND, golden::THREAD.as_str(), bytes, &TRUST).is_ok() {
-        assert_eq!(strict::parse(bytes).expect("it was parsed before"), golden, "it verifies, and nobody signed it");
+        assert_eq!(strict::parse(bytes).expect("it was parsed before"), golden, "an unsigned value verifies");
     }
     for (kind, id) in [(OTHER_KIND, golden::THREAD.as_str()), (THREAD_KIND, "another-thread")] {
-        assert!(verify_json(kind, id, bytes, &TRUST).is_err(), "it verifies as another kind or elsewhere");
+        assert!(verify_json(kind, id, bytes, &TRUST).is_err(), "it verifies as another kind or item");
     }
 }
 
@@ -55,7 +55,7 @@ fn rye(bytes: &[u8]) {
     rye::is_signed(bytes);
     if let Ok(verified) = rye::verify(bytes, [&key]) {
         let golden = rye::verify(golden::RYE_DOCUMENT, [&key]).expect("the golden vector passes");
-        assert_eq!(verified.hash, golden.hash, "it verifies, and nobody signed its hash");
+        assert_eq!(verified.hash, golden.hash, "an unsigned hash verifies");
     }
 }
 
@@ -65,9 +65,9 @@ fn signed_text(bytes: &[u8]) {
         let signed = sign_text(KIND, ID, comment, body, &SIGNER, at());
         match verify_text(KIND, ID, comment, signed.as_bytes(), &TRUST) {
             Ok(verified) => assert_eq!(verified.value, body),
-            Err(error) => panic!("what was signed does not verify: {error}"),
+            Err(error) => panic!("a signed text does not verify: {error}"),
         }
-        assert_eq!(comment.unsigned(&signed), body, "taking the signature off gives another text");
+        assert_eq!(comment.unsigned(&signed), body, "removing the signature gives another text");
         assert!(verify_text(OTHER_KIND, ID, comment, signed.as_bytes(), &TRUST).is_err());
         assert!(verify_text(KIND, "elsewhere", comment, signed.as_bytes(), &TRUST).is_err());
     }
@@ -76,16 +76,16 @@ fn signed_text(bytes: &[u8]) {
 fn signed_json(bytes: &[u8]) {
     let Ok(value) = strict::parse(bytes) else { return };
     let Ok(signed) = sign_json(THREAD_KIND, ID, value.clone(), &SIGNER, at()) else { return };
-    let verified = verify_json(THREAD_KIND, ID, signed.as_bytes(), &TRUST).expect("what was signed verifies");
+    let verified = verify_json(THREAD_KIND, ID, signed.as_bytes(), &TRUST).expect("a signed value verifies");
     let mut unsigned = value;
     if let Value::Object(members) = &mut unsigned {
         members.remove(SIGNATURE_MEMBER);
     }
-    assert_eq!(verified.value, unsigned, "what was signed reads as another value");
+    assert_eq!(verified.value, unsigned, "a signed value is read as another one");
     assert!(verify_json(OTHER_KIND, ID, signed.as_bytes(), &TRUST).is_err());
-    // A manifest with a right signature may still hold anything.
+    // A manifest with a valid signature may still have any content.
     if let Ok(manifest) = serde_json::from_value::<Manifest>(verified.value) {
-        let text = serde_json::to_value(&manifest).expect("a manifest has a text");
+        let text = serde_json::to_value(&manifest).expect("a manifest can be serialized");
         let again: Manifest = serde_json::from_value(text).expect("what was written can be read");
         assert_eq!(again, manifest);
     }

@@ -1,7 +1,7 @@
-//! What users write: a directive, an agent, a tool, knowledge, or the script of a model.
+//! Files that users write: a directive, an agent, a tool, knowledge, or the script of a model.
 //!
-//! Either it is refused, or it means the same each time; a directive that inherits from itself is itself in what it may do, and its body is
-//! filled in at one go: what an input brings is not read again.
+//! Either it is refused, or it has the same meaning each time; a directive that extends itself keeps its capabilities, and its body is
+//! filled in once: the value of an input is not expanded again.
 
 use selvedge_items::agent::Agent;
 use selvedge_items::directive::Directive;
@@ -16,7 +16,7 @@ const TOOL: &str = "name: pay\ndescription: Pays.\nclass: at_most_once\ninput_sc
 const KNOWLEDGE: &str = "---\ntitle: Tea\n---\nMake tea.\n";
 const SCRIPT: &str = "context_tokens_max: 4000\nprice: { input_per_million_tokens: 1, output_per_million_tokens: 2 }\nturns:\n  - { say: One moment., calls: [{ tool: pay, arguments: { to: anna } }], when: { user: { contains: pay } } }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
 
-/// Reads it as everything that a user may write.
+/// Parses it as every kind of file that a user may write.
 pub fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(directive) = Directive::parse(text) {
@@ -24,7 +24,7 @@ pub fn run(bytes: &[u8]) {
         let child = directive.clone().inherit(&directive);
         assert_eq!((&child.name, &child.permissions), (&directive.name, &directive.permissions));
         for name in interpolate::input_names(&directive.body) {
-            assert!(directive.body.contains(&name), "`{name}` is asked for and not named");
+            assert!(directive.body.contains(&name), "`{name}` is an input and not in the body");
         }
         _ = (directive.doubts(), directive.environment_names());
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_seed_is_good() {
+    fn every_seed_is_valid() {
         for text in [DIRECTIVE, FENCED] {
             Directive::parse(text).unwrap();
         }

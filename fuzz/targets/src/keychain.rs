@@ -1,7 +1,7 @@
-//! Statements with which one key takes over from another.
+//! Statements of key rotations.
 //!
-//! Statements are given one behind the other, with a zero byte between. Nobody comes to be believed but the one key that really took
-//! over, and the statement that lets it be believed says what was signed.
+//! Statements are separated by zero bytes. Only the one key that really is a successor becomes trusted, and the statement that makes it
+//! trusted is what was signed.
 
 use selvedge_log::document::{DocumentKind, sign_json};
 use selvedge_log::keychain::Voucher;
@@ -21,22 +21,25 @@ pub fn run(bytes: &[u8]) {
         assert_eq!(voucher.to, voucher.public().fingerprint());
         assert_ne!(voucher.from, voucher.to);
         if voucher.check(&SIGNER.public()).is_ok() {
-            let (said, signed) = (strict::parse(voucher.text()), strict::parse(statement(&SIGNER, &HEIR).as_bytes()));
-            assert_eq!(said, signed, "it holds, and nobody signed it");
+            let said = strict::parse(voucher.text());
+            let signed = strict::parse(statement(&SIGNER, &HEIR).as_bytes());
+            assert_eq!(said, signed, "an unsigned statement is valid");
         }
     }
     let both = [SIGNER.public(), HEIR.public()];
     for trust in [&*TRUST, &Trust::of(&[HEIR.public()])] {
         let Ok(vouched) = trust.vouched(&vouchers, &both) else { continue };
         for (fingerprint, _) in vouched.iter() {
-            assert!(both.iter().any(|key| key.fingerprint() == *fingerprint), "somebody else is believed");
+            assert!(both.iter().any(|key| key.fingerprint() == *fingerprint), "another key is trusted");
         }
     }
 }
 
-/// The statement that `old` hands over to `new`.
+/// The statement that `new` succeeds `old`.
 fn statement(old: &Signer, new: &Signer) -> String {
-    let (from, to, key) = (old.fingerprint(), new.fingerprint(), new.public().to_text());
+    let from = old.fingerprint();
+    let to = new.fingerprint();
+    let key = new.public().to_text();
     let message = format!("{from}\n{to}\n{key}\n{}", at());
     let said: Value = json!({
         "from": from, "to": to, "public_key": key, "rotated_at": at(), "countersignature": new.sign(DOMAIN, message.as_bytes()),
@@ -46,6 +49,7 @@ fn statement(old: &Signer, new: &Signer) -> String {
 
 /// A rotation, and one back.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let (there, back) = (statement(&SIGNER, &HEIR).into_bytes(), statement(&HEIR, &SIGNER).into_bytes());
+    let there = statement(&SIGNER, &HEIR).into_bytes();
+    let back = statement(&HEIR, &SIGNER).into_bytes();
     vec![there.clone(), back.clone(), [&there[..], b"\0", &back].concat(), [&there[..], b"\0", &there].concat()]
 }

@@ -1,18 +1,18 @@
-//! What every parser that meets the outside must hold to, whatever it is given.
+//! Properties of every parser that reads untrusted input, for any input.
 //!
-//! Each module is one target: `run` takes any bytes and panics if something does not hold; `seeds` gives a few good inputs
-//! to start from, made from the golden files. libFuzzer drives them in `cargo xtask fuzz`; the ordinary tests run every input that
-//! ever failed, and some thousand mutations of the seeds, always the same ones.
+//! Each module is one target: `run` takes any bytes and panics if a property is violated; `seeds` gives a few valid inputs to start from,
+//! made from the golden files. libFuzzer drives them in `cargo xtask fuzz`; the ordinary tests run every input that ever failed, and some
+//! thousand mutations of the seeds, always the same ones.
 //!
 //! In reading order:
 //!
-//! - [`golden`]: the keys, the thread and the files that everything starts from. [`mutate`]: small damage, from a number.
-//! - [`mod@line`], [`log`], [`sealed_log`], [`differential`]: lines and logs; against the verifier in Python.
+//! - [`golden`]: the keys, the thread and the files that all targets start from. [`mutate`]: small damage, from a seed.
+//! - [`mod@line`], [`log`], [`sealed_log`], [`differential`]: lines and logs; compared with the verifier in Python.
 //! - [`changeset`]: what `selvedge append` reads.
-//! - [`document`], [`trust`], [`keychain`]: what is signed beside a log, and whose word counts.
-//! - [`nova`], [`archive`]: what is imported. [`restore`], [`store_json`]: a backup, and what names a store.
-//! - [`config`], [`item`]: what a project says about how everything is set, and what its users write.
-//! - [`snapshot`]: what a run begins with instead of a long log.
+//! - [`document`], [`trust`], [`keychain`]: signed documents, and which keys are trusted.
+//! - [`nova`], [`archive`]: imports. [`restore`], [`store_json`]: a backup, and `store.json`.
+//! - [`config`], [`item`]: the configuration of a project, and the files that its users write.
+//! - [`snapshot`]: the snapshots that a run starts from.
 
 pub mod archive;
 pub mod changeset;
@@ -32,19 +32,19 @@ pub mod snapshot;
 pub mod store_json;
 pub mod trust;
 
-/// One thing that is given anything.
+/// One fuzz target.
 pub struct Target {
     /// Its name, as a module here and as a program in `fuzz_targets`.
     pub name: &'static str,
-    /// Takes any bytes; panics if something does not hold.
+    /// Takes any bytes; panics if a property is violated.
     pub run: fn(&[u8]),
-    /// Good inputs to start from.
+    /// Valid inputs to start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// How many mutations the ordinary tests run.
     pub mutations: u64,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 15] = [
     Target { name: "line", run: line::run, seeds: line::seeds, mutations: 4_000 },
     Target { name: "log", run: log::run, seeds: log::seeds, mutations: 2_000 },

@@ -1,6 +1,6 @@
 //! One line of a log.
 //!
-//! What is read can be written and read again to the same; what was written is written again byte for byte.
+//! A line that is read can be written and read again to the same; a line that was written is written again byte for byte.
 
 use selvedge_log::line::{self, Line};
 
@@ -10,12 +10,12 @@ use crate::golden;
 pub fn run(bytes: &[u8]) {
     let Ok(line) = line::decode(bytes) else { return };
     let Some(written) = write(&line) else { return };
-    let again = line::decode(&written).expect("what was written can be read");
-    assert_eq!(again, line, "written and read again it is another");
+    let again = line::decode(&written).expect("a written line can be read");
+    assert_eq!(again, line, "written and read again it differs");
     assert_eq!(write(&again).expect("it was written before"), written, "it is written in two ways");
 }
 
-/// The bytes of a line, without its end; nothing if it would be too long or too deep to be written.
+/// The bytes of a line, without its end; none if it would be too long or too deep to be written.
 fn write(line: &Line) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     line::encode(&mut out, line.seq, line.timestamp, &line.thread_id, &line.event).ok()?;

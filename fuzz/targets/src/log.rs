@@ -1,7 +1,7 @@
-//! A whole log, from somebody who can't sign.
+//! A whole log, from an attacker who can't sign.
 //!
-//! Only one log was ever signed by the key that is trusted here, so whatever is accepted is a beginning of it. How the bytes arrive
-//! makes no difference, and a pass that checks only the last signature accepts nothing more.
+//! Only one log was ever signed by the trusted key, so whatever is accepted is a prefix of it. The size of the input buffers makes no
+//! difference, and a scan that verifies only the last signature accepts nothing more.
 
 use std::io::{BufReader, Cursor};
 
@@ -17,29 +17,29 @@ pub fn run(bytes: &[u8]) {
     let examined = consistent(bytes);
     if let Some(head) = &examined.verified {
         let accepted = &bytes[..head.bytes as usize];
-        assert!(golden::TRANSCRIPT.starts_with(accepted), "accepted, and nobody signed it");
+        assert!(golden::TRANSCRIPT.starts_with(accepted), "unsigned bytes were accepted");
     }
     let last = scan(bytes, Signatures::Last);
     if let Some(head) = &last.verified {
         let accepted = &bytes[..head.bytes as usize];
-        assert!(golden::TRANSCRIPT.starts_with(accepted), "accepted by its last signature, and nobody signed it");
+        assert!(golden::TRANSCRIPT.starts_with(accepted), "unsigned bytes were accepted by the last signature");
     }
     backwards(bytes);
 }
 
-/// Scans a log in several ways that must agree, and gives what was found.
+/// Scans a log in several ways that must agree, and returns the result.
 pub(crate) fn consistent(bytes: &[u8]) -> Examined {
     let examined = scan(bytes, Signatures::Every);
     assert_eq!(examined.bytes, bytes.len() as u64);
     let scanner = Scanner::new(&THREAD, &TRUST, Signatures::Every);
-    let drop_by_drop = examine(BufReader::with_capacity(7, bytes), scanner, |_| {}).expect("memory can be read");
-    assert_eq!(examined.head(), drop_by_drop.head(), "how it arrives makes a difference");
-    assert_eq!(examined.damage.is_some(), drop_by_drop.damage.is_some());
+    let in_small_reads = examine(BufReader::with_capacity(7, bytes), scanner, |_| {}).expect("memory can be read");
+    assert_eq!(examined.head(), in_small_reads.head(), "the size of the input buffers makes a difference");
+    assert_eq!(examined.damage.is_some(), in_small_reads.damage.is_some());
     if let Some(head) = examined.head() {
         let accepted = &bytes[..head.bytes as usize];
         assert_eq!(sha256(accepted), head.hash, "the head has another hash than its bytes");
         let again = scan(accepted, Signatures::Every);
-        assert!(again.damage.is_none(), "what was accepted is refused: {:?}", again.damage);
+        assert!(again.damage.is_none(), "accepted bytes are refused: {:?}", again.damage);
         assert_eq!(again.head(), Some(head));
     }
     for mode in [Mode::Strict, Mode::Lenient] {
@@ -59,7 +59,7 @@ fn backwards(bytes: &[u8]) {
     let mut reader = ReverseLines::new(Cursor::new(bytes), bytes.len() as u64).expect("memory can be read");
     let mut found = Vec::new();
     while let Ok(Some((at, line))) = reader.next_back() {
-        assert_eq!(&bytes[at as usize..at as usize + line.len()], line, "a line is not where it is said to be");
+        assert_eq!(&bytes[at as usize..at as usize + line.len()], line, "a line is not at its position");
         found.push(line.len());
     }
     assert!(found.iter().sum::<usize>() <= bytes.len());

@@ -1,6 +1,6 @@
-//! Small damage to an input, from a number; the same from the same number.
+//! Small damage to an input, from a seed; the same for the same seed.
 
-/// Words that parsers here give a meaning to.
+/// Words that parsers here interpret.
 const WORDS: [&[u8]; 24] = [
     b"\n",
     b"\0",
@@ -28,11 +28,11 @@ const WORDS: [&[u8]; 24] = [
     b"\"seq\":0,",
 ];
 
-/// Chance, from a seed (SplitMix64).
+/// Random numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct Random(u64);
 
-impl Chance {
+impl Random {
     /// Begins at a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -54,60 +54,61 @@ impl Chance {
 }
 
 /// One of the inputs with one to four small changes.
-pub fn mutate(inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
-    let mut bytes = inputs[chance.below(inputs.len())].clone();
-    for _ in 0..=chance.below(4) {
-        change(&mut bytes, inputs, chance);
+pub fn mutate(inputs: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+    let mut bytes = inputs[random.below(inputs.len())].clone();
+    for _ in 0..=random.below(4) {
+        change(&mut bytes, inputs, random);
     }
     bytes
 }
 
-fn change(bytes: &mut Vec<u8>, inputs: &[Vec<u8>], chance: &mut Chance) {
-    let (from, to) = stretch(bytes.len(), chance);
-    match chance.below(10) {
+fn change(bytes: &mut Vec<u8>, inputs: &[Vec<u8>], random: &mut Random) {
+    let (from, to) = stretch(bytes.len(), random);
+    match random.below(10) {
         0 | 1 if !bytes.is_empty() => {
-            let at = chance.below(bytes.len());
-            bytes[at] ^= 1 << chance.below(8);
+            let at = random.below(bytes.len());
+            bytes[at] ^= 1 << random.below(8);
         }
         2 if !bytes.is_empty() => {
-            let at = chance.below(bytes.len());
-            bytes[at] = chance.number() as u8;
+            let at = random.below(bytes.len());
+            bytes[at] = random.number() as u8;
         }
         3 => drop(bytes.drain(from..to)),
         4 => {
             let copy = bytes[from..to].to_vec();
-            let at = chance.below(bytes.len() + 1);
+            let at = random.below(bytes.len() + 1);
             bytes.splice(at..at, copy);
         }
         5 => bytes.truncate(from),
         6 => {
-            let word = WORDS[chance.below(WORDS.len())];
+            let word = WORDS[random.below(WORDS.len())];
             bytes.splice(from..from, word.iter().copied());
         }
         7 => {
-            let other = &inputs[chance.below(inputs.len())];
-            let (start, end) = stretch(other.len(), chance);
+            let other = &inputs[random.below(inputs.len())];
+            let (start, end) = stretch(other.len(), random);
             bytes.splice(from..to, other[start..end].iter().copied());
         }
-        _ => swap_lines(bytes, chance),
+        _ => swap_lines(bytes, random),
     }
 }
 
-/// A stretch of mostly a few bytes.
-fn stretch(length: usize, chance: &mut Chance) -> (usize, usize) {
-    let from = chance.below(length + 1);
-    let most = if chance.below(4) == 0 { length - from } else { (length - from).min(16) };
-    (from, from + chance.below(most + 1))
+/// A range, usually of a few bytes.
+fn stretch(length: usize, random: &mut Random) -> (usize, usize) {
+    let from = random.below(length + 1);
+    let most = if random.below(4) == 0 { length - from } else { (length - from).min(16) };
+    (from, from + random.below(most + 1))
 }
 
 /// Swaps, removes or doubles whole lines.
-fn swap_lines(bytes: &mut Vec<u8>, chance: &mut Chance) {
+fn swap_lines(bytes: &mut Vec<u8>, random: &mut Random) {
     let mut lines: Vec<Vec<u8>> = bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     if lines.is_empty() {
         return;
     }
-    let (one, other) = (chance.below(lines.len()), chance.below(lines.len()));
-    match chance.below(3) {
+    let one = random.below(lines.len());
+    let other = random.below(lines.len());
+    match random.below(3) {
         0 => lines.swap(one, other),
         1 => drop(lines.remove(one)),
         _ => {

@@ -1,7 +1,7 @@
-//! Files of the older form, `manifest + events` in JSON lines.
+//! Files of the older format, `manifest + events` in JSON lines.
 //!
-//! Whatever is in them, every byte and every line is accounted for; what was understood and written again is read without a repair; an
-//! import adds what its preview said, and a second one nothing.
+//! Whatever is in them, every byte and every line is accounted for; what was parsed and written again is read without a repair; an import
+//! adds what its preview reported, and a second one nothing.
 
 use std::io::{self, BufRead};
 
@@ -9,7 +9,7 @@ use selvedge_legacy::nova::{Outcome, Source, import, preview};
 use selvedge_legacy::nova_file::{Counts, Manifest, Reader, write_event, write_manifest};
 use selvedge_store::memory::MemoryStore;
 
-use crate::golden::{self, Counted, Still, TRUST};
+use crate::golden::{self, ConstantClock, SeededIds, TRUST};
 
 struct File<'a>(&'a [u8]);
 
@@ -27,17 +27,17 @@ impl Source for File<'_> {
 pub fn run(bytes: &[u8]) {
     let (counts, written) = read(bytes);
     let (again, rewritten) = read(&written);
-    assert_eq!(again.skipped() + again.repaired(), 0, "what was written again has to be repaired");
-    assert_eq!(again.parsed, counts.parsed, "what was written again has other events");
+    assert_eq!(again.skipped() + again.repaired(), 0, "a written file has to be repaired");
+    assert_eq!(again.parsed, counts.parsed, "a written file has other events");
     assert_eq!(rewritten, written, "writing it twice gives two files");
     imported(bytes, &counts);
 }
 
-/// Reads all of it; gives what was found, and the same written anew.
+/// Reads all of it; returns the counts, and the file written again.
 fn read(bytes: &[u8]) -> (Counts, Vec<u8>) {
     let mut reader = Reader::new(bytes).expect("memory can be read");
     let mut written = Vec::new();
-    // A file is always written with one: without, its first event could be taken for it.
+    // A manifest is always written: without it, the first event could be taken for one.
     let manifest = reader.manifest().cloned().unwrap_or_else(|| Manifest::of(serde_json::Map::new()));
     write_manifest(&mut written, &manifest).expect("memory can be written");
     let mut events = 0;
@@ -61,14 +61,14 @@ fn read(bytes: &[u8]) -> (Counts, Vec<u8>) {
 }
 
 fn imported(bytes: &[u8], counts: &Counts) {
-    let store = MemoryStore::new(golden::signer(), Box::new(Still), Box::new(Counted::from(1)));
+    let store = MemoryStore::new(golden::signer(), Box::new(ConstantClock), Box::new(SeededIds::from(1)));
     let file = File(bytes);
     let Ok(expected) = preview(&store, &TRUST, &file) else {
-        assert!(import(&store, &TRUST, &file).is_err(), "what can't be previewed was imported");
+        assert!(import(&store, &TRUST, &file).is_err(), "an import succeeded whose preview failed");
         return;
     };
-    assert_eq!(expected.counts.parsed, counts.parsed, "an import counts otherwise than a reader");
-    let done = import(&store, &TRUST, &file).expect("what can be previewed can be imported");
+    assert_eq!(expected.counts.parsed, counts.parsed, "an import has other counts than a reader");
+    let done = import(&store, &TRUST, &file).expect("an import with a preview succeeds");
     assert_eq!((&done.added, done.too_large, &done.counts), (&expected.added, expected.too_large, &expected.counts));
     assert_eq!(import(&store, &TRUST, &file).expect("it was imported before").outcome, Outcome::Unchanged);
 }

@@ -1,7 +1,7 @@
-//! A backup of which one file is anything at all.
+//! A backup in which one file has any content.
 //!
-//! The first byte says which file, the rest is what stands there. Whatever is restored was signed, byte for byte; and of a backup whose list
-//! is signed, what is not restored is named.
+//! The first byte selects the file, the rest is its content. Whatever is restored was signed, byte for byte; and of a backup with a signed
+//! list, what is not restored is reported.
 
 use std::fs;
 use std::io::Read;
@@ -14,17 +14,17 @@ use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::{Access, LocalStore, Options};
 use tempfile::TempDir;
 
-use crate::golden::{self, Counted, Still, THREAD, TRUST};
+use crate::golden::{self, ConstantClock, SeededIds, THREAD, TRUST};
 
-struct Place {
-    /// Every file of a good backup.
+struct Sample {
+    /// Every file of a valid backup.
     files: Vec<(PathBuf, Vec<u8>)>,
     /// The log in it.
     log: Vec<u8>,
 }
 
-static PLACE: LazyLock<Place> = LazyLock::new(|| {
-    let folder = place();
+static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
+    let folder = temporary_folder();
     let store = with_thread(&folder);
     let gone = ThreadId::new("gone-0123456789ab").expect("the id is well formed");
     store.commit(birth(&gone)).expect("a thread can be created");
@@ -34,11 +34,11 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     let mut files = Vec::new();
     collect(&target, &target, &mut files);
     files.sort();
-    Place { files, log: log_of(&store) }
+    Sample { files, log: log_of(&store) }
 });
 
-/// A folder in memory, if the machine has such a place: every state is synced.
-pub(crate) fn place() -> TempDir {
+/// A temporary folder in memory, if the machine has one: every state is synced.
+pub(crate) fn temporary_folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
     made.expect("there is a temporary folder")
@@ -67,8 +67,8 @@ pub(crate) fn options(project: &Path, access: Access, seed: u64) -> Options {
         access,
         signer: Some(golden::signer()),
         trust: TRUST.clone(),
-        clock: Arc::new(Still),
-        ids: Arc::new(Counted::from(seed)),
+        clock: Arc::new(ConstantClock),
+        ids: Arc::new(SeededIds::from(seed)),
         disk: Arc::new(RealDisk),
     }
 }
@@ -76,12 +76,11 @@ pub(crate) fn options(project: &Path, access: Access, seed: u64) -> Options {
 fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) {
     for entry in fs::read_dir(folder).expect("a folder can be read") {
         let path = entry.expect("a folder can be read").path();
-        match path.is_dir() {
-            true => collect(root, &path, files),
-            false => {
-                let below = path.strip_prefix(root).expect("it lies below").to_owned();
-                files.push((below, fs::read(&path).expect("a file can be read")));
-            }
+        if path.is_dir() {
+            collect(root, &path, files);
+        } else {
+            let below = path.strip_prefix(root).expect("it is below the root").to_owned();
+            files.push((below, fs::read(&path).expect("a file can be read")));
         }
     }
 }
@@ -95,11 +94,12 @@ fn log_of(store: &LocalStore) -> Vec<u8> {
 /// Restores a backup with one file replaced.
 pub fn run(bytes: &[u8]) {
     let Some((which, content)) = bytes.split_first() else { return };
-    let place = &*PLACE;
-    let folder = self::place();
-    let (backup, project) = (folder.path().join("backup"), folder.path().join("project"));
-    let which = usize::from(*which) % place.files.len();
-    for (at, (path, good)) in place.files.iter().enumerate() {
+    let sample = &*SAMPLE;
+    let folder = temporary_folder();
+    let backup = folder.path().join("backup");
+    let project = folder.path().join("project");
+    let which = usize::from(*which) % sample.files.len();
+    for (at, (path, good)) in sample.files.iter().enumerate() {
         let path = backup.join(path);
         fs::create_dir_all(path.parent().unwrap_or(&backup)).expect("a folder can be made");
         fs::write(&path, if at == which { content } else { good }).expect("a file can be written");
@@ -108,19 +108,19 @@ pub fn run(bytes: &[u8]) {
     let restored =
         LocalStore::restore(&backup, &project, &TRUST, Some(golden::signer()), Arc::new(RealDisk), &mut |_, _| {});
     let Ok(restored) = restored else { return };
-    let store = LocalStore::open(options(&project, Access::ReadWrite, 7)).expect("what was restored can be opened");
+    let store = LocalStore::open(options(&project, Access::ReadWrite, 7)).expect("a restored store can be opened");
     let is_there = store.get(&THREAD).is_ok();
     if is_there {
-        assert!(place.log.starts_with(&log_of(&store)), "a log was restored that nobody signed");
+        assert!(sample.log.starts_with(&log_of(&store)), "an unsigned log was restored");
     }
     let is_named = !restored.bad.is_empty() || !restored.differs.is_empty();
     if restored.is_signed {
-        assert!(is_there && log_of(&store) == place.log || is_named, "something is missing and not named");
+        assert!(is_there && log_of(&store) == sample.log || is_named, "something is missing and not reported");
     }
 }
 
-/// Every file as it is, and some of them cut.
+/// Every file unchanged, and some of them cut.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let files = PLACE.files.iter().enumerate();
+    let files = SAMPLE.files.iter().enumerate();
     files.map(|(at, (_, content))| [&[at as u8], content.as_slice()].concat()).collect()
 }

@@ -1,7 +1,7 @@
-//! A whole log, from somebody who has the key: every checkpoint that still looks like one is given its right place, hash and
-//! signature again, so that damage reaches the rules behind them.
+//! A whole log, from an attacker who has the key: every line that still looks like a checkpoint gets the right position, hash and
+//! signature, so that damage reaches the rules after those.
 //!
-//! There is no log to compare with; what is accepted must be accepted again, and its changesets can be folded or are refused, without a panic.
+//! There is no log to compare with; what is accepted must be accepted again, and its changesets are folded or refused, without a panic.
 
 use selvedge_log::hash::RunningHash;
 use selvedge_log::scan::{Scanner, Signatures, examine};
@@ -44,7 +44,7 @@ pub fn run(bytes: &[u8]) {
     read.expect("memory can be read");
 }
 
-/// Gives each checkpoint its right place, hash and signature.
+/// Gives each checkpoint the right position, hash and signature.
 pub fn seal(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut hash = RunningHash::new();
@@ -56,7 +56,7 @@ pub fn seal(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One checkpoint's line with its right place, hash and signature; nothing if it is not one.
+/// A checkpoint's line with the right position, hash and signature; none if it is not one.
 fn reseal(line: &[u8], at: usize, hash: &RunningHash) -> Option<Vec<u8>> {
     find(line, CHECKPOINT)?;
     let mut signed = line[..find(line, SIGNATURE)?].to_vec();
@@ -81,7 +81,7 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
 pub fn seeds() -> Vec<Vec<u8>> {
     let lines: Vec<&[u8]> = golden::TRANSCRIPT.split_inclusive(|byte| *byte == b'\n').collect();
     let mut seeds = vec![golden::TRANSCRIPT.to_vec(), lines[..2].concat()];
-    // Other events as version 1: numbered on, with the checkpoint of the worked example behind them.
+    // Other events as version 1: renumbered, with the checkpoint of the worked example after them.
     let checkpoint = String::from_utf8_lossy(lines[3]).into_owned();
     for event in crate::line::seeds().iter().skip(lines.len()) {
         let event = String::from_utf8_lossy(event).replace("\"seq\":3,", "\"seq\":2,");

@@ -1,7 +1,6 @@
-//! The text of a snapshot: whole, packed, or only what changed.
+//! The text of a snapshot: complete, packed, or only the changes.
 //!
-//! Whatever it is, no more is unpacked than it says, what was packed comes out as it went in, and a change either applies to what it stands on or is
-//! refused.
+//! Whatever it is, no more is unpacked than it declares, packing loses nothing, and changes either apply to their base or are refused.
 
 use selvedge_engine::snapshot::form::{self, Base, UNPACKED_MAX};
 use selvedge_model::Digest;
@@ -15,28 +14,33 @@ fn whole(version: u64) -> Value {
     })
 }
 
-/// Takes it for a snapshot that stands on another one.
+/// Reads it as a snapshot that is based on another one.
 pub fn run(bytes: &[u8]) {
     let Ok(document) = serde_json::from_slice::<Value>(bytes) else { return };
     let says = document.get("packed").and_then(|packed| packed.get("bytes")).and_then(Value::as_u64);
     if let Ok(inside) = form::unpacked(document.clone()) {
         let length = inside.to_string().len();
         assert!(says.is_none() || length <= UNPACKED_MAX, "{length} bytes came out");
-        assert!(form::unpacked(form::pack(&inside)).is_ok_and(|again| again == inside), "packing loses something");
+        assert!(form::unpacked(form::pack(&inside)).is_ok_and(|again| again == inside), "packing loses content");
         _ = form::base_of(&inside);
         if let Ok(after) = form::changed(whole(3), &inside) {
-            assert_eq!(after.get("log_version"), inside.get("log_version"), "a change says what it is not");
+            assert_eq!(
+                after.get("log_version"),
+                inside.get("log_version"),
+                "the changes have another version than declared"
+            );
         }
     }
-    // What changed between any two is told such that it says the same.
-    let (before, base) = (whole(2), Base { log_version: 2, hash: Digest([0; 32]), depth: 1 });
+    // The changes between any two snapshots give the second one.
+    let before = whole(2);
+    let base = Base { log_version: 2, hash: Digest([0; 32]), depth: 1 };
     let change = form::change(&before, &document, &base);
     if let Ok(after) = form::changed(before, &change) {
         let mut expected = document;
         if let Some(members) = expected.as_object_mut() {
             members.remove("seal");
         }
-        assert_eq!(after, expected, "a change came out otherwise");
+        assert_eq!(after, expected, "the changes give another snapshot");
     }
 }
 

@@ -1,7 +1,6 @@
-//! The `store.json` of a store, which anything may have written: a checkout, a sync service, an attacker.
+//! The `store.json` of a store, which any program may have written: a checkout, a sync service, an attacker.
 //!
-//! A store is opened only if it names our kind, the format that is written, and an id; and whatever the id is, what the logs prove stays the
-//! same.
+//! A store is opened only if it names our kind, the current format, and an id; and whatever the id is, the logs stay valid.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -12,32 +11,32 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::golden::THREAD;
-use crate::restore::{options, place, with_thread};
+use crate::restore::{options, temporary_folder, with_thread};
 
-struct Place {
+struct Sample {
     folder: TempDir,
-    /// What a good one says.
+    /// The valid content.
     good: Vec<u8>,
 }
 
-static PLACE: LazyLock<Place> = LazyLock::new(|| {
-    let folder = place();
+static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
+    let folder = temporary_folder();
     with_thread(&folder).close().expect("a store can be closed");
     let good = fs::read(folder.path().join(".ai/agent/threads/store.json")).expect("there is one");
-    Place { folder, good }
+    Sample { folder, good }
 });
 
 /// Opens a store with this `store.json`.
 pub fn run(bytes: &[u8]) {
-    let place = &*PLACE;
-    fs::write(place.folder.path().join(".ai/agent/threads/store.json"), bytes).expect("it can be written");
-    let Ok(store) = LocalStore::open(options(place.folder.path(), Access::ReadOnly, 5)) else { return };
-    let [said, good]: [Value; 2] =
-        [bytes, &place.good].map(|text| serde_json::from_slice(text).expect("what was opened can be read"));
+    let sample = &*SAMPLE;
+    fs::write(sample.folder.path().join(".ai/agent/threads/store.json"), bytes).expect("it can be written");
+    let Ok(store) = LocalStore::open(options(sample.folder.path(), Access::ReadOnly, 5)) else { return };
+    let [said, good]: [Value; 2] = [bytes, &sample.good]
+        .map(|text| serde_json::from_slice(text).expect("the file of an open store can be parsed"));
     assert_eq!((&said["kind"], &said["format"]), (&good["kind"], &good["format"]));
-    assert!(said["id"].as_str().is_some_and(|id| !id.is_empty()), "a store without a name was opened");
+    assert!(said["id"].as_str().is_some_and(|id| !id.is_empty()), "a store without an id was opened");
     let verdict = store.verify(&THREAD, &mut |_| {});
-    // Rows that were sealed for another store don't count; the log holds all the same.
+    // Rows that were sealed for another store are invalid; the log is valid all the same.
     let proven = verdict.map(|verdict| verdict.judgement);
     if said["id"] == good["id"] {
         assert_eq!(proven.as_ref().map(|judged| &judged.finding).ok(), Some(&Finding::Sound));
@@ -45,9 +44,9 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(proven.ok().and_then(|judged| judged.unchanged_up_to), Some(1));
 }
 
-/// A good one, and those of another kind, format and id.
+/// A valid one, and those of another kind, format and id.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let good = String::from_utf8_lossy(&PLACE.good).into_owned();
+    let good = String::from_utf8_lossy(&SAMPLE.good).into_owned();
     let other = |from: &str, to: &str| good.replacen(from, to, 1).into_bytes();
     vec![
         good.clone().into_bytes(),

@@ -1,6 +1,6 @@
 //! The file of one trusted key.
 //!
-//! Either nobody is trusted because of it, or exactly the key that its name says.
+//! Either no key is trusted because of it, or exactly the one that its name says.
 
 use std::cell::RefCell;
 use std::fs;
@@ -24,7 +24,7 @@ pub fn run(bytes: &[u8]) {
     let Ok(trust) = Trust::load(&path) else { return };
     let found: Vec<_> = trust.iter().collect();
     assert_eq!(found.len(), 1);
-    assert_eq!(*found[0].0, fingerprint, "another key is trusted than the one that the name says");
+    assert_eq!(*found[0].0, fingerprint, "another key is trusted than its name says");
     assert_eq!(found[0].1.public, SIGNER.public());
     assert!(trust.key(&HEIR.fingerprint()).is_none());
 }

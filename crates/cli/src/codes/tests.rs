@@ -1,4 +1,4 @@
-//! What the pages say is what the errors answer.
+//! The pages agree with the errors.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ fn agrees(error: &dyn Classify) {
     let exit = Exit::from(error.kind());
     assert!(page.exits.contains(&exit), "`{}` exits with {exit:?}: {error}", page.code);
     match page.retry {
-        Retry::Never => assert!(!error.retryable(), "`{}` may be tried again", page.code),
-        Retry::Helps => assert!(error.retryable(), "`{}` may not be tried again", page.code),
+        Retry::Never => assert!(!error.retryable(), "`{}` is retryable", page.code),
+        Retry::Helps => assert!(error.retryable(), "`{}` is not retryable", page.code),
         Retry::Perhaps => {}
     }
 }
@@ -73,8 +73,8 @@ fn every_error_of_a_store_exits_as_its_page_says() {
         Error::OtherSigner { thread: thread(), theirs: digest(), ours: digest() },
         Error::Unsealed { what: "thread `t`".to_owned(), ours: digest() },
         Error::Integrity { what: text(), why: text(), hint: None },
-        Error::Unbelieved { what: text(), key: digest(), is_revoked: false },
-        Error::Unbelieved { what: text(), key: digest(), is_revoked: true },
+        Error::UntrustedKey { what: text(), key: digest(), is_revoked: false },
+        Error::UntrustedKey { what: text(), key: digest(), is_revoked: true },
         Error::Unusable { what: text(), why: text(), hint: None },
         Error::Io { what: "read", path: PathBuf::new(), source: failed() },
         Error::Io { what: "read", path: PathBuf::new(), source: io::ErrorKind::PermissionDenied.into() },
@@ -117,7 +117,8 @@ fn account() -> AccountId {
 
 #[test]
 fn every_error_of_keys_and_documents_exits_as_its_page_says() {
-    let (path, why) = (PathBuf::new, String::new);
+    let path = PathBuf::new;
+    let why = String::new;
     let errors: Vec<Box<dyn Classify>> = vec![
         Box::new(KeyError::Absent { path: path() }),
         Box::new(KeyError::Lost { path: path(), fingerprint: digest() }),
@@ -164,16 +165,12 @@ fn pages_are_in_order_and_refer_to_each_other() {
     assert!(WORDS.is_sorted_by(|one, next| one.code < next.code), "and the third");
     for page in Page::all() {
         assert_eq!(Page::all().filter(|other| other.code == page.code).count(), 1, "`{}` has one page", page.code);
-        // A note ends nothing, and a word may end a command in several ways.
+        // A note has no exit code, and a status may have several.
         let is_of = |table: &[Page]| table.iter().any(|found| found.code == page.code);
         let is_note = page.exits.is_empty() && is_of(FINDINGS);
-        assert!(
-            is_of(WORDS) || page.exits.len() + usize::from(is_note) == 1,
-            "`{}` ends with one exit code, whatever it is about",
-            page.code
-        );
+        assert!(is_of(WORDS) || page.exits.len() + usize::from(is_note) == 1, "`{}` has one exit code", page.code);
         assert!(!page.remedies.is_empty() && !page.related.is_empty(), "`{}`", page.code);
-        assert!(page.means.ends_with('.') && page.cause.ends_with('.'), "`{}` is told in sentences", page.code);
+        assert!(page.meaning.ends_with('.') && page.cause.ends_with('.'), "`{}` has full sentences", page.code);
         assert!(page.summary().chars().count() <= 90, "`{}` in one line: {}", page.code, page.summary());
         for related in page.related {
             assert!(Page::find(related).is_some() && *related != page.code, "`{}` refers to `{related}`", page.code);

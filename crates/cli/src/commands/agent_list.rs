@@ -1,4 +1,4 @@
-//! `selvedge agent list`: who can run directives here.
+//! `selvedge agent list`: the agents that can run directives here.
 
 use selvedge::items::library::{Entry, Kind};
 use selvedge::items::{Agent, Library, Resolved, Source};
@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::items::{layer, said};
+use crate::items::{description, layer};
 use crate::output::table;
 use crate::running::workshop;
 use crate::text::clean;
 
-/// Show the agents of the project and your own
+/// List the agents of the project and of your Selvedge home
 ///
-/// An agent that can't be used says why; one of the same name in the project hides yours.
+/// If an agent is invalid, the reason is shown. An agent of the project hides yours of the same name.
 ///
 /// JSON: one object per agent, {"id", "layer", "hidden", "source", "agent", "error"}; "layer" is project or user, "source" has
-/// "file", "place", "verdict" of its signature and "hash", "agent" what the file says, "error" why it can't be used.
+/// "file", "place", "verdict" of its signature and "hash", "agent" is the content of the file, "error" the reason why it is invalid.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
@@ -38,7 +38,7 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
         return lines.iter().try_for_each(|line| context.output.record(line));
     }
     if lines.is_empty() {
-        context.output.tell("no agents; `selvedge agent new NAME` writes one");
+        context.output.tell("no agents; `selvedge agent new NAME` creates one");
         return Ok(());
     }
     context.output.text(table(&["AGENT", "FROM", "DESCRIPTION"], &[], lines.iter().map(row)))
@@ -56,6 +56,6 @@ fn line(entry: Entry, library: &Library) -> Line {
 }
 
 fn row(line: &Line) -> Vec<String> {
-    let said = said(line.agent.as_ref().map(|agent| agent.description.as_str()), line.error.as_ref());
-    vec![clean(&line.entry.id), layer(&line.entry).to_owned(), said]
+    let text = description(line.agent.as_ref().map(|agent| agent.description.as_str()), line.error.as_ref());
+    vec![clean(&line.entry.id), layer(&line.entry).to_owned(), text]
 }

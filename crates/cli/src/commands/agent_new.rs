@@ -1,4 +1,4 @@
-//! `selvedge agent new`: a file to begin with.
+//! `selvedge agent new`: creates an agent file to fill in.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -11,14 +11,14 @@ use crate::context::Context;
 use crate::document::refuse_link;
 use crate::error::{Exit, Failure, Result};
 
-/// Write a new agent to .ai/agents, to be filled in
+/// Create an agent file in .ai/agents to fill in
 ///
-/// The file has every field there is, with a word on each. A file that is there is never written over.
+/// The file has every field, with a comment on each. An existing file is not overwritten.
 ///
 /// JSON: {"agent_id", "file"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its name: a-z, 0-9, `_`, `.` and `-`, in folders if it has `/`
+    /// The agent's name: a-z, 0-9, `_`, `.` and `-`; `/` for subfolders
     name: AgentId,
 }
 
@@ -30,34 +30,34 @@ struct Written<'a> {
 }
 
 const TEMPLATE: &str = "\
-# Who runs a directive. Every field may be left out; lines that begin with # say nothing.
+# An agent runs directives. Every field is optional; lines that begin with # are comments.
 
-# What people call it, and what it is for.
-description: Says in a line what this agent is for.
+# The purpose of the agent, for people.
+description: Describe in one line what this agent is for.
 
-# Who it is, in the words that it is told.
+# Part of the system prompt: who the agent is.
 identity: |
-  You are careful and say what you did.
+  You are careful and report what you did.
 
-# How it goes about things, in the words that it is told.
+# Part of the system prompt: how the agent works.
 instructions: |
-  Look before you write. When you are not sure, ask.
+  Read before you write. If you are not sure, ask.
 
-# What it may call at most. A run gets what both the agent and the directive allow.
+# The tools it may call at most. A run gets those that both the agent and the directive allow.
 capabilities:
   - tool.file.read
   - tool.file.list
 # - tool.file.write
-# - tool.*          # everything, commands in .ai/tools included
+# - tool.*          # every tool, including commands in .ai/tools
 
-# The model, unless a directive or `--model` wants another.
+# The model, unless a directive or `--model` names another.
 # model: scripted:script.yaml
 ";
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let project = context.project()?;
     let file = project.join(".ai").join("agents").join(format!("{}.yaml", args.name));
-    // Agents are never read through a link, so none is written through one.
+    // Agents are never read through symbolic links, so none is written through one.
     for folder in file.ancestors().skip(1).take_while(|folder| *folder != project) {
         if folder.symlink_metadata().is_ok() {
             refuse_link(folder)?;
@@ -75,8 +75,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 fn write(file: &Path) -> Result<()> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            let message = format!("`{}` is there already", file.display());
-            Failure::new(Exit::Conflict, "file_exists", message).hint("give another name; nothing is overwritten")
+            let message = format!("`{}` already exists", file.display());
+            Failure::new(Exit::Conflict, "file_exists", message).hint("choose another name; nothing is overwritten")
         }
         _ => Failure::io("write", file, &error),
     };

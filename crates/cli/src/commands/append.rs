@@ -1,4 +1,4 @@
-//! `selvedge append`: one changeset from any program, in any language.
+//! `selvedge append`: appends one changeset, from a program in any language.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -18,7 +18,7 @@ use crate::error::{Failure, Result};
 
 const EXAMPLE: &str = r#"{"reason":"UserMessage","messages":[{"role":"user","content":"hello"}]}"#;
 
-const CHANGESET: &str = r#"A changeset; only "reason" is needed:
+const CHANGESET: &str = r#"A changeset; only "reason" is required:
   {"reason": "UserMessage",
    "messages": [{"id": "m1", "role": "user", "content": "hello"}],
    "patches": [{"ops": [{"op": "set", "path": ["topic"], "value": "tea"}]}],
@@ -26,34 +26,33 @@ const CHANGESET: &str = r#"A changeset; only "reason" is needed:
 
   reason    UserMessage, AssistantTurnCommitted, ToolResultsCommitted, RunFinished, Reserved,
             ToolIntentCommitted, Lifecycle
-  run_meta  of the run that run_id names; its agent_id must be the thread's
+  run_meta  metadata of the run run_id; its agent_id must be the thread's
   messages  a message with an id is stored once; one without is always new
   patches   ops are set, delete, append, merge_object, increment, decrement, insert, remove;
-            a patch applies wholly or not at all
+            all ops of a patch apply, or none
   snapshot  a state that replaces the thread's, before the patches"#;
 
-/// Append one changeset to a thread and print the version it came to
+/// Append one changeset to a thread and print the new version
 ///
-/// The changeset is one JSON object of at most 8 MiB, from stdin or --file. When the command returns, it is signed, durable
-/// and visible, wholly or not at all. If the thread is at another version than expected, nothing is appended and the exit
-/// code is 5.
+/// The changeset is one JSON object of at most 8 MiB, from stdin or --file. When the command returns, all of it is signed, durable
+/// and visible, or none of it. If the thread is at another version than expected, nothing is appended and the exit code is 5.
 ///
 /// JSON: {"thread_id", "version", "replayed"}; a version conflict has "expected" and "actual" in its error.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = CHANGESET)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// The version the thread must be at, or `any`
+    /// The version that the thread must be at, or `any`
     #[arg(long, value_name = "N", value_parser = expectation, allow_negative_numbers = true)]
     expect: Expect,
-    /// Names the request: sent again under the same key, it is committed once
+    /// An idempotency key: a changeset that is sent again with the same key is committed once
     #[arg(long)]
     key: Option<CommitKey>,
     /// Read the changeset from FILE instead of stdin
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// How long to wait for whoever holds the thread
+    /// How long to wait for the lease of the thread
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     wait: u32,
 }
@@ -68,7 +67,7 @@ struct Appended<'a> {
 fn expectation(text: &str) -> Result<Expect, String> {
     match text {
         "any" => Ok(Expect::Any),
-        number => whole(number).map(Expect::Exact).map_err(|why| format!("it is neither a version nor `any`: {why}")),
+        number => whole(number).map(Expect::Exact).map_err(|why| format!("neither a version nor `any`: {why}")),
     }
 }
 
@@ -82,9 +81,9 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let batch = Batch { key: args.key, ..Batch::of(part) };
     let wait = Duration::from_secs(args.wait.into());
     let committed =
-        commit_within(&*store, &batch, wait).map_err(|error| match (&error, going_on(&*store, &thread)) {
+        commit_within(&*store, &batch, wait).map_err(|error| match (&error, successor(&*store, &thread)) {
             (Error::Fold { .. }, Some(next)) => {
-                failed(error, &batch).hint(format!("it goes on as `{next}`: `selvedge append {next}`"))
+                failed(error, &batch).hint(format!("it was continued as `{next}`: `selvedge append {next}`"))
             }
             _ => failed(error, &batch),
         })?;
@@ -92,10 +91,12 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     show(&thread, &committed, context)
 }
 
-/// Refuses a run of another agent: a thread belongs to one agent, and its runs are that agent's.
+/// Refuses a run of another agent: a thread and its runs belong to one agent.
 fn check_agent(changeset: &Changeset, thread: &Manifest) -> Result<()> {
     let Some(meta) = changeset.run_meta.as_ref().filter(|meta| meta.agent_id != thread.agent_id) else { return Ok(()) };
-    let (id, own, other) = (&thread.thread_id, &thread.agent_id, &meta.agent_id);
+    let id = &thread.thread_id;
+    let own = &thread.agent_id;
+    let other = &meta.agent_id;
     let message = format!("`run_meta.agent_id` is `{other}`, and `{id}` belongs to the agent `{own}`");
     let failure = Failure { code: "other_agent", ..Failure::usage(message) };
     Err(failure.detail("agent_id", own.as_str()).hint(format!(
@@ -103,8 +104,8 @@ fn check_agent(changeset: &Changeset, thread: &Manifest) -> Result<()> {
     )))
 }
 
-/// The thread that goes on in the place of one that takes nothing any more.
-fn going_on(store: &dyn Backend, thread: &ThreadId) -> Option<ThreadId> {
+/// The end of the chain of a continued thread.
+fn successor(store: &dyn Backend, thread: &ThreadId) -> Option<ThreadId> {
     let is_continued = store.get(thread).is_ok_and(|found| found.manifest.status == Status::Continued);
     let end = store.chain(thread).ok().filter(|_| is_continued)?.pop()?.manifest.thread_id;
     (end != *thread).then_some(end)
@@ -113,7 +114,7 @@ fn going_on(store: &dyn Backend, thread: &ThreadId) -> Option<ThreadId> {
 fn failed(error: Error, batch: &Batch) -> Failure {
     match error {
         Error::OutcomeUnknown { .. } if batch.key.is_none() => {
-            Failure::from(error).hint("look for it with `selvedge log`; with `--key` it can be sent again safely")
+            Failure::from(error).hint("check with `selvedge log`; with `--key`, a retry is safe")
         }
         error => error.into(),
     }
@@ -126,17 +127,17 @@ fn show(thread: &ThreadId, committed: &Committed, context: &Context<'_>) -> Resu
     }
     context.output.text(version)?;
     if committed.replayed {
-        context.output.tell("this was committed before, under the same key; nothing was added");
+        context.output.tell("already committed under the same key; nothing was added");
     }
     Ok(())
 }
 
 fn read_changeset(file: Option<&Path>, context: &Context<'_>) -> Result<Changeset> {
-    // Just enough to see that it is too much.
+    // One byte more than allowed, to detect that it is too long.
     let bytes_max = MAX_LINE_BYTES as u64 + 1;
     let Some(path) = file else {
         if io::stdin().is_terminal() {
-            context.output.tell("waiting for a changeset as JSON, ended by Ctrl-D");
+            context.output.tell("reading a changeset as JSON from the terminal; end it with Ctrl-D");
         }
         return parse(context.stdin(bytes_max)?);
     };
@@ -147,17 +148,17 @@ fn read_changeset(file: Option<&Path>, context: &Context<'_>) -> Result<Changese
 }
 
 fn parse(bytes: &[u8]) -> Result<Changeset> {
-    let hint = format!("the smallest changeset that says something is {EXAMPLE}");
+    let hint = format!("a minimal changeset is {EXAMPLE}");
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(Failure::usage("there is no changeset: the input is empty").hint(hint));
     }
     if bytes.len() > MAX_LINE_BYTES {
         let failure = Failure { code: "json_too_long", ..Failure::usage("the changeset is longer than 8 MiB") };
-        return Err(failure.hint("put large content into a file of its own and refer to it"));
+        return Err(failure.hint("put large content into a separate file and refer to it"));
     }
     strict::parse_as(bytes).map_err(|error| {
         let mut failure = Failure::of(&error).hint(hint);
-        failure.message = format!("the changeset can't be taken: {}", failure.message);
+        failure.message = format!("the changeset is invalid: {}", failure.message);
         failure
     })
 }

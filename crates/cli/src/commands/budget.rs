@@ -1,10 +1,10 @@
-//! `selvedge budget`: what a tree of threads may spend, has spent and holds; and whether the signed logs say so.
+//! `selvedge budget`: what a tree of threads may spend, has spent and has reserved; and its verification from the signed logs.
 
 use std::collections::BTreeSet;
 
 use selvedge_engine::Error;
 use selvedge_engine::ledger;
-use selvedge_engine::ledger::audit::{self, Audit, Branch, Found, Tree};
+use selvedge_engine::ledger::audit::{self, Audit, Branch, Cause, Found, Gone, Tree};
 use selvedge_model::account::replay::Flaw;
 use selvedge_model::account::{Account, AccountId, AccountStatus, PostingError, Reservation, ReservationState};
 use selvedge_model::id::ReservationId;
@@ -19,41 +19,46 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
-use crate::text::{INCOMPLETE, count};
+use crate::text::{count, incomplete};
 use crate::waiting::{self, Need};
 
-/// Show what a thread and all that it started may spend and have spent
+/// Show what a thread and its children may spend and have spent
 ///
-/// An account belongs to a chain of threads; what a thread starts spends from an account of its own, whose money its parent holds. A
-/// thread that never called a model with a price has none. The bar shows what is spent (█), held (▒) and left (░). A child that waits for
-/// somebody keeps what its parent holds for it, and an account whose chain has ended is closing until all of its children have: who keeps
-/// money so is said, with the command that frees it. An account is incomplete while logs of its family are not here: what they posted is
-/// not known and counts as spent, until they are imported. Nothing is written.
+/// An account belongs to a chain of threads. A child spends from an account of its own, whose money is reserved from its parent's. A
+/// thread that never called a model with a price has no account. The bar shows what is spent (█), reserved (▒) and left (░). A
+/// suspended child keeps the money that is reserved for it, and the account of a chain that has ended is closing until all of its
+/// children have ended; the command that frees such money is shown. An account is incomplete while logs of its family are not in
+/// this store, and after versions of a log were lost. Writes nothing.
 ///
-/// With --verify everything is worked out anew from the signed logs alone: every record in the order of its account's versions,
-/// posted again by the rules; that each ceiling held at every posting; and that the database says the same. What stood in a log that was
-/// deleted, as its signed tombstone says, can't be worked out any more: that is said, and is no failure.
+/// With --verify, everything is computed again from the signed logs alone: every record is posted again in the order of its account's
+/// versions, each ceiling is checked at every posting, and the result is compared with the database. Postings can't be computed again
+/// if their log was deleted (a signed tombstone says so), if versions of it were lost (a signed event says so) or if it is not in this
+/// store. They are listed; the verdict is then `incomplete`, which is not a failure, and says how many postings were checked.
 ///
-/// A call whose provider did not report the usage, or whose answer was lost, is charged at its bound: the most it can have cost. --correct
-/// says what it really cost, with --evidence, and only downward; the thread's log has both. That can be said after everything has ended too: what was charged up the tree goes back.
+/// A call whose provider did not report the usage, or whose answer was lost, is charged at its bound: the most it can have cost.
+/// --correct records the real cost, with --evidence, and only downwards; the thread's log has both. This is possible after everything
+/// has ended too: the difference is credited up the tree.
 ///
-/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "threads":[ID…], "max_nanos" (null is without limit),
-/// "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos", "state",
-/// "child", "at_bound" (why a call was charged at its bound: "usage_not_reported", "answer_lost", or
-/// "usage_unknown" where the logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it does not wait), "unknown_calls":[{"thread_id", "call_id",
-/// "tool", "arguments", "dispatched_at", "probed", "commands":[TEXT…]}] (as `selvedge inbox` has them)}], "verified":{"logs", "postings", "holds", "found":[TEXT…],
-/// "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Money is whole nano-dollars.
+/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "incomplete_cause" ("not_here",
+/// "lost" or null), "spent_here_nanos" (by the signed logs of its threads), "threads":[ID…], "max_nanos" (null:
+/// no limit), "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos",
+/// "state", "child", "at_bound" (why a call was charged at its bound: "usage_not_reported", "answer_lost", or "usage_unknown" if the
+/// logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it does not wait),
+/// "unknown_calls":[{"thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands":[TEXT…]}] (as of `selvedge
+/// inbox`)}], "verified":{"logs", "verdict" ("holds", "incomplete" or "fails"), "holds" (null if incomplete), "postings" (posted
+/// again), "unposted" (read, but not posted again), "found":[TEXT…], "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Amounts are integers
+/// in nano-dollars.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// Work it out from the signed logs alone, and compare
+    /// Compute everything again from the signed logs, and compare
     #[arg(long)]
     verify: bool,
-    /// What a call that was charged at its bound really cost, in dollars
+    /// The real cost, in dollars, of a call that was charged at its bound
     #[arg(long, value_name = "RESERVATION=DOLLARS", requires = "evidence", conflicts_with = "verify", value_parser = correction)]
     correct: Option<(ReservationId, Money)>,
-    /// How that is known
+    /// How the real cost is known
     #[arg(long, value_name = "TEXT", requires = "correct")]
     evidence: Option<String>,
 }
@@ -71,10 +76,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
     let tree = audit::tree(&*store, &thread)?;
-    let audit = match args.verify {
-        true => Some(audited(&*store, &tree)?),
-        false => None,
-    };
+    let audit = if args.verify { Some(audited(&*store, &tree)?) } else { None };
     if context.output.is_json() {
         context.output.record(&Shown::of(&tree, audit.as_ref(), &*store))?;
     } else {
@@ -83,7 +85,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     audit.map_or(Ok(()), |audit| judge(&thread, &tree, &audit))
 }
 
-/// What the signed logs say. Without trust in the key that signed them nothing can be said: that is no fault of the ledger.
+/// The audit of the signed logs. An untrusted key is an error of its own, not a difference in the ledger.
 fn audited(store: &dyn Backend, tree: &Tree) -> Result<Audit> {
     let audit = audit::audit(store, store.trust(), tree)?;
     for found in &audit.found {
@@ -122,6 +124,8 @@ impl Shown {
                 "status": account.status,
                 "version": account.version,
                 "incomplete": account.incomplete,
+                "incomplete_cause": cause(branch, store),
+                "spent_here_nanos": spent_here(branch, store),
                 "threads": threads,
                 "max_nanos": account.max,
                 "own_nanos": account.settled,
@@ -130,15 +134,22 @@ impl Shown {
                 "remaining_nanos": account.remaining(),
                 "reservations": reservations.iter().map(held).collect::<Vec<_>>(),
                 "needs": need(branch, store).map(|need| json!({"thread_id": need.thread_id, "reason": need.reason, "code": need.code, "commands": need.commands})),
-                "unknown_calls": unknown_calls(branch, store).iter().map(unknown_call).collect::<Vec<_>>(),
+                "unknown_calls": unknown_calls(branch, store).iter().map(Need::unknown_call_json).collect::<Vec<_>>(),
             })
         };
         let verified = |audit: &Audit| {
             let peaks = audit.accounts.iter().map(|(id, history)| (id.to_string(), json!(history.peak)));
+            let (verdict, holds) = match (audit.found.is_empty(), audit.is_complete()) {
+                (false, _) => ("fails", Some(false)),
+                (true, true) => ("holds", Some(true)),
+                (true, false) => ("incomplete", None),
+            };
             json!({
                 "logs": audit.logs,
+                "verdict": verdict,
+                "holds": holds,
                 "postings": postings(audit),
-                "holds": audit.found.is_empty(),
+                "unposted": audit.unposted,
                 "found": audit.found.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "gone": audit.gone.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "peaks": peaks.collect::<serde_json::Map<_, _>>(),
@@ -149,27 +160,13 @@ impl Shown {
     }
 }
 
-/// A call whose outcome is unknown, as programs read it.
-fn unknown_call(need: &Need) -> serde_json::Value {
-    let Need { thread_id, call_id, tool, arguments, dispatched_at, probed, commands, .. } = need;
-    json!({
-        "thread_id": thread_id,
-        "call_id": call_id,
-        "tool": tool,
-        "arguments": arguments,
-        "dispatched_at": dispatched_at,
-        "probed": probed,
-        "commands": commands,
-    })
-}
-
 fn postings(audit: &Audit) -> u64 {
     audit.accounts.values().map(|history| history.postings).sum()
 }
 
 fn show(thread: &ThreadId, store: &dyn Backend, tree: &Tree, audit: Option<&Audit>, output: &Output) -> Result<()> {
     if tree.accounts.is_empty() {
-        return output.text(format_args!("{thread} has no account: nothing that it called has a price"));
+        return output.text(format_args!("{thread} has no account: it called no model with a price"));
     }
     let own = store.get(thread)?.manifest.chain_root_id;
     for branch in &tree.accounts {
@@ -181,17 +178,34 @@ fn show(thread: &ThreadId, store: &dyn Backend, tree: &Tree, audit: Option<&Audi
         output.text(format_args!("{} {found}", paint(BAD, "✗")))?;
     }
     for gone in &audit.gone {
-        output.text(format_args!("{} {gone}: it can't be worked out any more", paint(WARN, "·")))?;
+        output.text(format_args!("{} {gone}", paint(WARN, "·")))?;
     }
-    let read = format!("{} in {}", count(postings(audit), "posting"), count(audit.logs as u64, "signed log"));
-    let held = match audit.gone.is_empty() {
-        true => "each ceiling held at every posting, and the database says the same",
-        false => "each ceiling held at every posting that could be made again, and nothing contradicts the database",
+    output.text(verdict(audit))
+}
+
+/// What a verification shows, in a sentence. Only one that left nothing out gets a tick.
+fn verdict(audit: &Audit) -> String {
+    let logs = count(audit.logs as u64, "signed log");
+    let posted = postings(audit);
+    let all = count(posted + audit.unposted, "posting");
+    if !audit.found.is_empty() {
+        return format!("{all} in {logs} checked");
+    }
+    if audit.is_complete() {
+        let held = "no ceiling was exceeded at any posting, and the database agrees";
+        return format!("{} {all} in {logs}: {held}", paint(GOOD, "✓"));
+    }
+    let is_absent = audit.gone.iter().any(|gone| matches!(gone, Gone::NotHere { .. }));
+    let next = if is_absent { "; import the rest of the family" } else { "" };
+    let incomplete = paint(WARN, "incomplete");
+    let checked = match (posted, audit.unposted) {
+        (0, _) => format!("none of {all} in {logs} could be checked, because earlier ones are missing"),
+        (_, 0) => format!("no ceiling was exceeded at the {all} in {logs}, and others are missing"),
+        (_, after) => format!(
+            "no ceiling was exceeded at {posted} of {all} in {logs}; {after} after the missing ones could not be checked"
+        ),
     };
-    match audit.found.is_empty() {
-        true => output.text(format_args!("{} {read}: {held}", paint(GOOD, "✓"))),
-        false => output.text(format_args!("{read} were read")),
-    }
+    format!("{incomplete}: {checked}; nothing contradicts the database{next}")
 }
 
 /// How many characters a bar has.
@@ -208,21 +222,34 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
     };
     output.text(format_args!("{indent}{name}{status}"))?;
     let of = match (account.remaining(), account.max) {
-        (_, Some(max)) if account.used() > max => format!("stopped at ${max}: nothing more is reserved"),
+        (_, Some(max)) if account.used() > max => format!("stopped at ${max}: nothing more can be reserved"),
         (Some(left), Some(max)) => format!("${left} left of ${max}"),
-        _ => "without limit".to_owned(),
+        _ => "no limit".to_owned(),
     };
-    let children = match account.settled_children.is_zero() {
-        true => String::new(),
-        false => format!(" (${} by children that are done)", account.settled_children),
+    let children = if account.settled_children.is_zero() {
+        String::new()
+    } else {
+        format!(" (${} by children that have ended)", account.settled_children)
     };
     let held = match account.open {
         0 => String::new(),
-        open => format!(", ${} held for {}", account.reserved, holders(open, reservations)),
+        open => format!(", ${} reserved for {}", account.reserved, holders(open, reservations)),
     };
-    output.text(format_args!("{indent}{} ${} spent{children}{held}, {of}", bar(account), account.spent()))?;
-    if account.incomplete {
-        output.text(format_args!("{indent}{}", paint(WARN, INCOMPLETE)))?;
+    let cause = cause(branch, store);
+    output.text(match cause {
+        None => format!("{indent}{} ${} spent{children}{held}, {of}", bar(account), account.spent()),
+        // What other logs say of its limit is not known.
+        Some(Cause::NotHere) => {
+            let here = spent_here(branch, store);
+            format!("{indent}${here} spent by its threads that are here{held}; what is left of its limit is not known")
+        }
+        Some(Cause::Lost) => {
+            let counted = account.spent();
+            format!("{indent}{} ${counted} counted as spent{children}{held}, {of}", bar(account))
+        }
+    })?;
+    if let Some(cause) = cause {
+        output.text(format_args!("{indent}{}", paint(WARN, incomplete(cause))))?;
     }
     for (held, why) in at_bound(branch, store) {
         let why = why.replace('_', " ");
@@ -242,8 +269,19 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
     Ok(())
 }
 
-/// The calls that were charged at their bound, each with why: its provider did not report the usage, the answer was lost, or the logs that
-/// would tell can't be read.
+/// Why an account is incomplete; what can't be found out is taken for a log that is not here.
+fn cause(branch: &Branch, store: &dyn Backend) -> Option<Cause> {
+    audit::cause(store, &branch.account).unwrap_or(branch.account.incomplete.then_some(Cause::NotHere))
+}
+
+/// What the threads of an account that are here have spent, by their signed logs.
+fn spent_here(branch: &Branch, store: &dyn Backend) -> Money {
+    let spent = |thread: &ThreadId| store.get(thread).map_or(Money::ZERO, |found| found.manifest.cost.spend);
+    branch.threads.iter().map(spent).fold(Money::ZERO, Money::saturating_add)
+}
+
+/// The calls that were charged at their bound, each with the reason: the provider did not report the usage, the answer was lost, or the
+/// logs can't be read.
 fn at_bound<'b>(branch: &'b Branch, store: &dyn Backend) -> Vec<(&'b Reservation, &'static str)> {
     let unknown: Vec<_> = branch.reservations.iter().filter(|held| held.state == ReservationState::Unknown).collect();
     if unknown.is_empty() {
@@ -259,8 +297,8 @@ fn at_bound<'b>(branch: &'b Branch, store: &dyn Backend) -> Vec<(&'b Reservation
     unknown.into_iter().map(|held| (held, why(held))).collect()
 }
 
-/// The calls of a thread that were answered without usage: their answer is committed together with what was settled for them, after what
-/// was settled for earlier attempts.
+/// The calls of a thread that were answered without usage. Their answer is committed together with their settlement, which follows those
+/// of earlier attempts.
 fn unreported(
     thread: &ThreadId,
     store: &dyn Backend,
@@ -276,10 +314,10 @@ fn unreported(
     .map(|_| ())
 }
 
-/// What the end of an account's chain needs before it goes on, if it waits for somebody and so keeps the account open.
+/// What the end of an account's chain waits for, if it waits for a person and so keeps the account open.
 fn need(branch: &Branch, store: &dyn Backend) -> Option<Need> {
     let end = branch.threads.last().filter(|_| branch.account.status != AccountStatus::Closed)?;
-    // Who can't be asked any more holds nothing that could be freed here.
+    // A thread that can't be read holds nothing that could be freed here.
     waiting::need_of(store, &store.get(end).ok()?)
 }
 
@@ -293,7 +331,7 @@ fn holders(open: u64, reservations: &[Reservation]) -> String {
     let for_children = reservations.iter().filter(|held| held.state != ReservationState::Unknown);
     let for_children: Vec<_> = for_children.filter_map(|held| held.child.as_ref()).collect();
     let calls = open.saturating_sub(for_children.len() as u64);
-    // A child that was raised has more than one.
+    // A child whose limit was raised has more than one reservation.
     let children = for_children.into_iter().collect::<BTreeSet<_>>().len() as u64;
     let child = |number: u64| if number == 1 { "1 child".to_owned() } else { format!("{number} children") };
     match (children, calls) {
@@ -303,14 +341,14 @@ fn holders(open: u64, reservations: &[Reservation]) -> String {
     }
 }
 
-/// What is spent, held and left, as a bar; an account without limit has all of it spent and held.
+/// What is spent, reserved and left, as a bar; an account without a limit has nothing left.
 fn bar(account: &Account) -> String {
     let whole = account.max.map_or(account.used(), |max| max.max(account.used())).nanos();
     let cells = |money: Money| match whole {
         0 => 0,
         whole => {
             let cells = i128::from(money.nanos()) * BAR as i128 / i128::from(whole);
-            // Whatever is more than nothing is seen.
+            // Any amount above zero is visible.
             usize::try_from(cells).unwrap_or(BAR).max(usize::from(!money.is_zero()))
         }
     };
@@ -324,7 +362,7 @@ fn bar(account: &Account) -> String {
     )
 }
 
-/// How a verification ends.
+/// The result of a verification.
 fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
     let Some(first) = audit.found.first() else { return Ok(()) };
     let more = match audit.found.len() {
@@ -338,13 +376,12 @@ fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
             Found::Log { thread, .. } => Some(thread.as_str()),
             _ => None,
         });
-        // A database is built anew from logs, so they have to be whole.
+        // The database is rebuilt from the logs, so they have to be complete.
         let hint = match (log, audit.found.iter().all(is_of_database)) {
             (None, true) => "`selvedge reindex` rebuilds the database from the logs".to_owned(),
             (log, _) => format!(
-                "`selvedge verify {}` says what is wrong with the log, and `selvedge repair {}` mends what may be \
-                 mended; the rest comes from a copy: `selvedge -C DIR restore BACKUP` lays one out elsewhere, and a thread's folder \
-                 is copied back from there",
+                "`selvedge verify {}` shows what is wrong with the log, and `selvedge repair {}` repairs it where possible; else restore a backup \
+                 in another folder with `selvedge -C DIR restore BACKUP`, and copy the thread's folder from there",
                 log.unwrap_or("--all"),
                 log.unwrap_or("THREAD")
             ),
@@ -356,7 +393,7 @@ fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
     Err(failure.hint(format!("a provider charged more than was reserved; `selvedge log {log}` shows the call")))
 }
 
-/// The thread whose log has the call that crossed a ceiling. What a child crosses, those above it cross with it.
+/// The thread whose log has the call that exceeded a ceiling. A child that exceeds its ceiling exceeds its parents' too.
 fn crossed_in<'a>(tree: &Tree, audit: &'a Audit) -> Option<&'a ThreadId> {
     let depth =
         |id: &AccountId| tree.accounts.iter().find(|branch| branch.account.id == *id).map(|branch| branch.depth);
@@ -367,7 +404,7 @@ fn crossed_in<'a>(tree: &Tree, audit: &'a Audit) -> Option<&'a ThreadId> {
     crossed.max_by_key(|(depth, _)| *depth).map(|(_, thread)| thread)
 }
 
-/// Says what a call really cost.
+/// Records the real cost of a call.
 fn correct(
     thread: &str,
     reservation: &ReservationId,
@@ -381,14 +418,15 @@ fn correct(
         .map_err(|error| not_corrected(&*store, &thread, (reservation, amount), &error));
     context.close(store);
     let account = corrected?;
-    let (spent, account) = (account.spent(), account.id);
+    let spent = account.spent();
+    let account = account.id;
     if context.output.is_json() {
         return context.output.record(&json!({"account": account, "spent_nanos": spent}));
     }
     context.output.text(format_args!("account {account} has spent ${spent}"))
 }
 
-/// The failure of a correction that was refused. What is lost may be a call of a child, which the thread's own budget shows too.
+/// The failure of a refused correction. The reservation may be of a child, which the thread's own budget shows too.
 fn not_corrected(
     store: &dyn Backend,
     thread: &ThreadId,
@@ -407,6 +445,6 @@ fn not_corrected(
             account.id,
             threads.last().unwrap_or(&account.id)
         ),
-        None => format!("`selvedge budget {thread}` shows the calls that were charged at their bound"),
+        None => format!("`selvedge budget {thread}` lists the calls that were charged at their bound"),
     })
 }

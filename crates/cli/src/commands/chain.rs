@@ -11,24 +11,26 @@ use crate::text::spent;
 
 /// Show the chain of a thread, or search it
 ///
-/// A chain is one execution over several threads: each was handed over, or somebody resumed it. It is the same from each of its threads.
-/// A deleted thread is shown as `deleted`.
+/// A chain is one execution across several threads: each was handed off to the next, or resumed after its end. It is the same for
+/// each of its threads. A deleted thread is shown as `deleted`.
 ///
-/// JSON: {"success", "chain_length", "chain":[{…, "agent_id", "continued":{"how":
-/// "handoff" or "resume", "reason": "context_full", "requested" or null, "new_thread_id", "trailing_turns", "details"} or null}]}, root first; each as the last object of `selvedge run`, without "result", and with "cost" of that thread alone. "cost" is {"turns", "input_tokens",
-/// "output_tokens", "spend", "duration_ms"}, with "spend_unknown" (of "spend", what was put down for lost calls) and "corrected":{"from",
-/// "to"} (what `selvedge budget --correct` said there of lost calls of earlier threads: "from" less "to" is taken off the chain).
+/// JSON: {"success", "chain_length", "chain":[{…, "agent_id", "continued":{"how": "handoff" or "resume", "reason": "context_full",
+/// "requested" or null, "new_thread_id", "trailing_turns", "details"} or null}]}, root first; each as the last object of `selvedge
+/// run`, without "result", and with "cost" of that thread alone. "cost" is {"turns", "input_tokens", "output_tokens", "spend",
+/// "duration_ms"}, with "spend_unknown" (the part of "spend" that was charged for lost calls) and "corrected":{"from", "to"} (the
+/// correction by `selvedge budget --correct` of lost calls of earlier threads: "from" minus "to" is subtracted from the chain's
+/// cost).
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     #[arg(required = true)]
     thread: Option<String>,
     #[command(subcommand)]
     command: Option<Command>,
 }
 
-/// What else to do with a chain.
+/// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Search(chain_search::Args),
@@ -41,10 +43,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = super::wait::find(&*store, args.thread.as_deref().unwrap_or_default())?;
     let chain = get_chain(&*store, &thread).map_err(|error| Failure::of(&error))?;
-    match context.output.is_json() {
-        true => context.output.record(&chain),
-        false => show(&chain, context.output),
-    }
+    if context.output.is_json() { context.output.record(&chain) } else { show(&chain, context.output) }
 }
 
 fn show(chain: &Chain, output: &Output) -> Result<()> {
@@ -58,12 +57,12 @@ fn show(chain: &Chain, output: &Output) -> Result<()> {
             how(link),
         ]
     });
-    output.text(table(&["THREAD", "STATUS", "DIRECTIVE", "TURNS", "SPENT", "WENT ON BY"], &[3, 4], rows))
+    output.text(table(&["THREAD", "STATUS", "DIRECTIVE", "TURNS", "SPENT", "CONTINUED BY"], &[3, 4], rows))
 }
 
 fn how(link: &Link) -> String {
     link.continued.as_ref().map_or_else(String::new, |how| {
         let turns = if how.trailing_turns == 1 { "turn" } else { "turns" };
-        format!("{}, {} {turns} carried", how.how, how.trailing_turns)
+        format!("{}, {} {turns} carried over", how.how, how.trailing_turns)
     })
 }

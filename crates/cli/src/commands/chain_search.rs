@@ -1,4 +1,4 @@
-//! `selvedge chain search`: what was said and done in a whole chain.
+//! `selvedge chain search`: searches the messages and calls of a whole chain.
 
 use selvedge_engine::search::{Found, Query, SearchType, chain_search};
 use selvedge_store_local::Access;
@@ -8,30 +8,31 @@ use crate::error::{Failure, Result};
 use crate::output::{BOLD, DIM, paint};
 use crate::text::{count, one_line};
 
-/// How much of a match's surroundings people are shown.
+/// How many characters around a match are shown.
 const WIDTH: usize = 100;
 
-/// Search the whole chain of a thread
+/// Search all threads of a chain
 ///
-/// What people, models and tools said is searched, what tools were called with, and why runs ended, in every thread of the chain, from its
-/// root to its end; capitals don't count. Ids, hashes and the names of events are not. The number behind a thread is the line of its log:
-/// `selvedge log THREAD` shows it. Every log is checked on the way; if one is not what was signed, nothing is shown, and the exit code is 6.
+/// Searches the messages of users, models and tools, the arguments of calls, and the reasons why runs ended, in every thread of the
+/// chain, from its root to its end. Ids, hashes and event names are not searched. Case is ignored. The number after a thread is the
+/// line of its log: `selvedge log THREAD` shows it. Every log is verified; if one is not what was signed, nothing is shown, and the
+/// exit code is 6.
 ///
 /// JSON: {"success", "chain_length", "chain_threads", "results":[{"thread_id", "event_type", "line_no", "snippet", "matches"}],
 /// "truncated"}; a snippet has at most 500 characters, an event at most 5 matches.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the id or its hex of any thread of the chain
+    /// Any thread of the chain: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// The words to look for
+    /// The text to search for
     pattern: String,
-    /// Read the pattern as a regular expression
+    /// Interpret the pattern as a regular expression
     #[arg(long)]
     regex: bool,
-    /// Capitals count
+    /// Match case
     #[arg(long)]
     exact: bool,
-    /// At most this many events
+    /// The maximum number of events
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     max: u32,
 }
@@ -51,10 +52,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     found.results.iter().try_for_each(|found| context.output.text(line(found)))?;
     if found.results.is_empty() {
-        context.output.tell(format!("nothing found in {}", count(found.chain_length as u64, "thread")));
+        context.output.tell(format!("no match in {}", count(found.chain_length as u64, "thread")));
     }
     if found.truncated {
-        context.output.tell(format!("there is more: add `--max {}`", u64::from(args.max) * 2));
+        context.output.tell(format!("there are more matches: add `--max {}`", u64::from(args.max) * 2));
     }
     Ok(())
 }
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 fn line(found: &Found) -> String {
     let place = format!("{}:{}", found.thread_id, found.line_no);
     let first = found.matches.first().map(String::as_str).unwrap_or_default();
-    // What was found is in the middle of a long snippet, and people are shown that part.
+    // The match is in the middle of a long snippet: show that part.
     let around = found.snippet.find(first).map_or(0, |at| at.saturating_sub(WIDTH / 2));
     let around = found.snippet.char_indices().map(|(at, _)| at).find(|at| *at >= around).unwrap_or_default();
     let shown = one_line(&found.snippet[around..], WIDTH);

@@ -1,7 +1,7 @@
-//! `selvedge completions`: what a shell can complete, thread ids included.
+//! `selvedge completions`: shell completions, including thread ids.
 //!
-//! The script that a shell reads asks this program at every press of the key, with `COMPLETE` in the environment; so what
-//! is offered is what is there now. Completing never writes, and where there is nothing to read it offers nothing.
+//! The script calls this program for every completion, with `COMPLETE` in the environment, so the candidates are always current.
+//! Completing never writes; without a store it offers no threads.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -24,20 +24,20 @@ use crate::error::{Failure, Result};
 use crate::output::Output;
 use crate::text::one_line;
 
-/// The variable by which a shell asks.
+/// The environment variable that requests candidates.
 const VARIABLE: &str = "COMPLETE";
 /// The name of every argument that takes a thread.
 const THREAD: &str = "THREAD";
 /// How many threads are offered.
 const OFFERED: usize = 200;
-/// How many threads that contain what was typed are looked at for those that begin with it.
+/// How many threads that contain the typed text are searched for ids that begin with it.
 const LOOKED_AT: usize = 10_000;
 const TITLE_WIDTH: usize = 60;
 const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 
-/// Print what makes a shell complete commands and thread ids
+/// Generate shell completions for commands and thread ids
 ///
-/// Let your shell read it whenever it starts, so that it always fits this version:
+/// Load them when your shell starts, so that they always match the installed version:
 ///
 ///   bash        echo 'source <(selvedge completions bash)' >> ~/.bashrc
 ///   zsh         echo 'source <(selvedge completions zsh)' >> ~/.zshrc
@@ -45,7 +45,7 @@ const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 ///   elvish      echo 'eval (selvedge completions elvish | slurp)' >> ~/.elvish/rc.elv
 ///   powershell  echo 'selvedge completions powershell | Out-String | Invoke-Expression' >> $PROFILE
 ///
-/// Threads are those of the project around the folder, or of -C and SELVEDGE_DIR; at most 200 are offered.
+/// Thread ids are those of the current project, or of -C and SELVEDGE_DIR; at most 200 are offered.
 ///
 /// JSON: {"shell", "script"}
 #[derive(Debug, clap::Args)]
@@ -64,24 +64,25 @@ struct Script<'a> {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let script = script(&args.shell)?;
-    match context.output.is_json() {
-        true => context.output.record(&Script { shell: &args.shell, script }),
-        false => context.output.bytes(script.as_bytes()),
+    if context.output.is_json() {
+        context.output.record(&Script { shell: &args.shell, script })
+    } else {
+        context.output.bytes(script.as_bytes())
     }
 }
 
 fn script(shell: &str) -> Result<String> {
     let shells = Shells::builtins();
-    let unknown = || Failure::usage(format!("`{shell}` is no shell that can be completed in"));
+    let unknown = || Failure::usage(format!("completions for `{shell}` are not supported"));
     let completer = shells.completer(shell).ok_or_else(unknown)?;
     let mut script = Vec::new();
     completer
         .write_registration(VARIABLE, "selvedge", "selvedge", &program(), &mut script)
-        .expect("memory takes every byte");
+        .expect("writing to memory can't fail");
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// How this program was called: by its name, or by a path, which then must not depend on the folder.
+/// How this program was called: by its name, or by a path, which is made absolute.
 fn program() -> String {
     let called = env::args_os().next().map_or_else(|| PathBuf::from("selvedge"), PathBuf::from);
     let is_path = called.components().count() > 1;
@@ -89,17 +90,17 @@ fn program() -> String {
     program.to_string_lossy().into_owned()
 }
 
-/// Answers a shell that asks what could be typed; says whether one did.
+/// Answers a shell that requests candidates; returns whether one did.
 pub(crate) fn answer() -> Result<bool> {
     let here = env::current_dir().ok();
     let answered = CompleteEnv::with_factory(args::command).var(VARIABLE).try_complete(env::args_os(), here.as_deref());
     answered.map_err(|error| {
         Failure::usage(error.to_string().trim().trim_start_matches("error: "))
-            .hint(format!("a shell sets {VARIABLE} when it asks what could be typed: unset it"))
+            .hint(format!("{VARIABLE} is set by shells that request completions: unset it"))
     })
 }
 
-/// The command with everything that is looked up while somebody types.
+/// The command with the completers for threads and help pages.
 pub(crate) fn with_candidates(command: Command) -> Command {
     let offer_threads = |arg: Arg| match arg.get_value_names() {
         Some([name]) if name == THREAD => arg.add(ArgValueCompleter::new(threads)),
@@ -112,7 +113,7 @@ pub(crate) fn with_candidates(command: Command) -> Command {
     }
 }
 
-/// What has a page of help.
+/// The commands and codes that have a help page.
 fn pages() -> Vec<CompletionCandidate> {
     let candidate = |name: &str, help: String| CompletionCandidate::new(name.to_owned()).help(Some(help.into()));
     let root = args::command();
@@ -123,7 +124,7 @@ fn pages() -> Vec<CompletionCandidate> {
     commands.chain([candidate(CODES, "Every error code".to_owned())]).chain(codes).collect()
 }
 
-/// The threads whose id begins like this, the newest first; none if they can't be read.
+/// The threads whose id begins with this, newest first; none if they can't be read.
 fn threads(typed: &OsStr) -> Vec<CompletionCandidate> {
     let Some(typed) = typed.to_str() else { return Vec::new() };
     let found = look(typed).unwrap_or_default();
@@ -146,7 +147,7 @@ fn candidate(Summary { manifest, .. }: Summary) -> CompletionCandidate {
     CompletionCandidate::new(manifest.thread_id.as_str()).help(title)
 }
 
-/// What `-C` says in the line that is being typed: a shell hands it over behind `--`, and its words as they were typed.
+/// The folder of `-C` in the line that is being typed: a shell passes the words after `--`.
 fn typed_folder(words: impl Iterator<Item = OsString>) -> Option<PathBuf> {
     let mut line = words.skip_while(|word| word != "--").skip(2).take_while(|word| word != "--");
     while let Some(word) = line.next() {
@@ -160,7 +161,7 @@ fn typed_folder(words: impl Iterator<Item = OsString>) -> Option<PathBuf> {
     None
 }
 
-/// A path whose `~` no shell has replaced yet.
+/// A path with `~` expanded.
 fn at_home(folder: &str) -> PathBuf {
     match (folder.strip_prefix("~/"), env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_read_from_the_line_that_is_typed() {
+    fn the_folder_is_read_from_the_typed_line() {
         let folder = |line: &str| typed_folder(line.split(' ').map(OsString::from));
         assert_eq!(folder("selvedge -- selvedge -C /tea log "), Some(PathBuf::from("/tea")));
         assert_eq!(folder("selvedge -- selvedge log -C/tea "), Some(PathBuf::from("/tea")));

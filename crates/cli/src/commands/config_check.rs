@@ -1,9 +1,9 @@
-//! `selvedge config check`: whether the configuration can be used, and JSON Schemas for editors.
+//! `selvedge config check`: validates the configuration, and prints JSON Schemas for editors.
 
 use selvedge::items::config::{ConfigError, schema, schemas};
 use selvedge::items::{Config, Flaw};
 use selvedge::snapshot::Schema;
-use selvedge::workshop::Whose;
+use selvedge::workshop::RuleSource;
 use serde_json::{Value, json};
 
 use crate::config::folders;
@@ -16,14 +16,14 @@ use crate::text::{clean, count};
 /// The key of the schema that snapshots are checked against.
 const SCHEMA_KEY: &str = "state_persistence.state.schema";
 
-/// Check the files of the configuration, and name everything that is wrong
+/// Check the configuration files and report every error
 ///
-/// With --schema it prints JSON Schemas instead, for editors that check YAML while it is typed: that of one section, or all of them in one
-/// object by section. Put `# yaml-language-server: $schema=FILE` above a file to use one.
+/// With --schema, prints JSON Schemas instead, for editors that check YAML: the one of a section, or all of them in one object by
+/// section. To use one, put `# yaml-language-server: $schema=FILE` at the top of a file.
 ///
-/// JSON: {"ok": true, "files", "digest", "notices"} if all is well; "files" are those that were read and "digest" is the SHA-256 of all
-/// that is set, as runs record it. Else one object for everything that is wrong, {"ok": false, "error"}, with "error" as on stderr and
-/// "file" and "line" in it.
+/// JSON: {"ok": true, "files", "digest", "notices"} if everything is valid; "files" are the files that were read and "digest" is the
+/// SHA-256 of the whole configuration, as runs record it. Else one object per error, {"ok": false, "error"}, with "error" as on
+/// stderr and "file" and "line" in it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print the JSON Schema of a section's file, or of all
@@ -44,13 +44,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
 }
 
-/// Why no snapshot could be checked, and so nothing run: the schema of snapshots is none. Whoever wrote to it last is named.
+/// The error if the schema of snapshots is invalid, so that nothing could run; with the file that sets it.
 fn wrong_schema(config: &Config) -> Option<ConfigError> {
     let error = Schema::new(&config.state_persistence.state).err()?;
-    let said = config.explain(SCHEMA_KEY).ok().and_then(|explained| explained.values.into_iter().next_back());
-    let (file, line) = said.map_or_else(Default::default, |said| (said.origin.file.to_string(), said.origin.line));
+    let set = config.explain(SCHEMA_KEY).ok().and_then(|explained| explained.values.into_iter().next_back());
+    let (file, line) = set.map_or_else(Default::default, |set| (set.origin.file.to_string(), set.origin.line));
     let flaw = Flaw::new(format!("`{SCHEMA_KEY}`: {error}")).on_line(line);
-    let hint = "write a JSON Schema that refers to nothing outside of itself, or leave the key out";
+    let hint = "write a JSON Schema without external references, or remove the key";
     Some(ConfigError::Invalid { file, flaw: flaw.hint(hint) })
 }
 
@@ -61,21 +61,22 @@ fn print_schema(section: &str, context: &Context<'_>) -> Result<()> {
             let known: Vec<String> = schemas().into_iter().map(|(name, _)| format!("`{name}`")).collect();
             let failure =
                 Failure::new(Exit::NotFound, "config_key_unknown", format!("there is no section `{section}`"));
-            failure.hint(format!("there are {}", known.join(", ")))
+            failure.hint(format!("the sections are {}", known.join(", ")))
         })?,
     };
-    match context.output.is_json() {
-        true => context.output.record(&found),
-        false => context.output.text(format_args!("{found:#}")),
+    if context.output.is_json() {
+        context.output.record(&found)
+    } else {
+        context.output.text(format_args!("{found:#}"))
     }
 }
 
 fn show(config: &Config, context: &Context<'_>) -> Result<()> {
     let files = config.files();
     let mut notices = config.notices().to_vec();
-    // Which tools there are is known in a project only.
+    // Tools are only known in a project.
     if context.find_project().is_some() {
-        notices.extend(workshop_of(config.clone(), context)?.rules_for_nothing(Whose::All)?);
+        notices.extend(workshop_of(config.clone(), context)?.unmatched_rules(RuleSource::All)?);
     }
     if context.output.is_json() {
         let digest = config.digest();
@@ -83,9 +84,10 @@ fn show(config: &Config, context: &Context<'_>) -> Result<()> {
     }
     notices.iter().for_each(|notice| context.output.say(clean(notice)));
     files.iter().try_for_each(|file| context.output.text(clean(file)))?;
-    context.output.tell(match files.is_empty() {
-        true => "nobody says anything: everything is as it comes with the program".to_owned(),
-        false => format!("{} of configuration, and nothing is wrong", count(files.len() as u64, "file")),
+    context.output.tell(if files.is_empty() {
+        "no configuration files: all keys have their default values".to_owned()
+    } else {
+        format!("{} checked, no errors", count(files.len() as u64, "configuration file"))
     });
     Ok(())
 }
@@ -103,8 +105,8 @@ fn refuse(wrong: Vec<ConfigError>, context: &Context<'_>) -> Result<()> {
         context.output.text(format_args!("{} {}", paint(BAD, "✗"), clean(&failure.message)))?;
         failure.hint.iter().try_for_each(|hint| context.output.text(format_args!("  {}", clean(hint))))?;
     }
-    let (first, all) = (&failures[0], count(failures.len() as u64, "thing"));
-    let verb = if failures.len() == 1 { "is" } else { "are" };
-    let failure = Failure::new(first.exit, first.code, format!("{all} {verb} wrong with the configuration"));
-    Err(failure.hint("they are named above, each with its file and line"))
+    let first = &failures[0];
+    let all = count(failures.len() as u64, "error");
+    let failure = Failure::new(first.exit, first.code, format!("{all} in the configuration"));
+    Err(failure.hint("they are listed above, each with its file and line"))
 }

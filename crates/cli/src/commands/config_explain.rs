@@ -1,4 +1,4 @@
-//! `selvedge config explain`: what a key means, and everything that is said at it.
+//! `selvedge config explain`: the meaning of a key, and its values in all layers.
 
 use selvedge::items::config::{ConfigError, Explained};
 use selvedge::items::{Config, Layer};
@@ -37,22 +37,22 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     line("type", type_name)?;
     line("file", format!(".ai/config/{file}"))?;
     project.map_or(Ok(()), |project| line("project", project.to_owned()))?;
-    for said in &values {
-        let layer = match said.origin.layer {
+    for set in &values {
+        let layer = match set.origin.layer {
             Layer::BuiltIn => "built in",
             Layer::User => "user",
             Layer::Project => "project",
         };
-        line(layer, format!("{}  {}", one_line(&value(&said.value), 60), shown(&said.origin, context)))?;
+        line(layer, format!("{}  {}", one_line(&value(&set.value), 60), shown(&set.origin, context)))?;
     }
     Ok(())
 }
 
-/// The configuration; if it can't be used, what its keys mean can be explained all the same.
+/// The configuration; if it is invalid, the built-in one, so that keys can still be explained.
 fn or_built_in(context: &Context<'_>) -> Result<Config> {
     let config = match Config::load(&folders(context)?) {
         Err(error @ (ConfigError::Invalid { .. } | ConfigError::Cycle { .. })) => {
-            context.output.say(format!("{}; what files say is left out here", clean(&error.to_string())));
+            context.output.say(format!("{}; only default values are shown", clean(&error.to_string())));
             Config::built_in()
         }
         config => config?,

@@ -1,4 +1,4 @@
-//! `selvedge config get`: what one key is set to.
+//! `selvedge config get`: the value of one key.
 
 use serde_json::json;
 
@@ -7,9 +7,9 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::text::clean;
 
-/// Show what a key of the configuration is set to
+/// Print the value of a configuration key
 ///
-/// A section, a mapping or a list is shown as JSON; what is not set is null.
+/// A section, a mapping or a list is printed as JSON; a key without a value is null.
 ///
 /// JSON: {"key", "value"}
 #[derive(Debug, clap::Args)]
@@ -21,8 +21,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let found = configuration(context)?.get(&args.key)?;
-    match context.output.is_json() {
-        true => context.output.record(&json!({"key": args.key, "value": found})),
-        false => context.output.text(clean(&value(&found))),
+    if context.output.is_json() {
+        context.output.record(&json!({"key": args.key, "value": found}))
+    } else {
+        context.output.text(clean(&value(&found)))
     }
 }

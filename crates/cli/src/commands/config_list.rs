@@ -1,4 +1,4 @@
-//! `selvedge config list`: everything that is set.
+//! `selvedge config list`: all keys with their values.
 
 use crate::config::{configuration, shown, value};
 use crate::context::Context;
@@ -6,18 +6,18 @@ use crate::error::Result;
 use crate::output::table;
 use crate::text::{clean, one_line};
 
-/// Show every key of the configuration and what it is set to
+/// List every configuration key with its value
 ///
-/// What comes with the program is shown too, so that every key is seen. Entries of lists are shown by their id.
+/// Default values are listed too. Entries of lists are named by their id.
 ///
-/// JSON: one object per key, {"key", "value", "layer", "file", "line"}; "layer" is built_in, user or project, and "file" and "line" say
-/// where it is set.
+/// JSON: one object per key, {"key", "value", "layer", "file", "line"}; "layer" is built_in, user or project, and "file" and "line"
+/// say where it is set.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Show the file and the line that each is set on
+    /// Show the file and the line where each key is set
     #[arg(long)]
     origin: bool,
-    /// Only keys that begin like this
+    /// Only keys that begin with this
     #[arg(value_name = "KEY")]
     key: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `selvedge approve`, `selvedge deny` and `selvedge settle`: what somebody decides about calls.
+//! `selvedge approve`, `selvedge deny` and `selvedge settle`: decisions about calls.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,88 +18,90 @@ use crate::running::{Running, needs_decision};
 use crate::text::{clean, one_line};
 use crate::waiting::thread_of;
 
-/// Which calls, and what happens once they are decided about.
+/// The calls of a decision, and whether the thread is resumed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Calls {
-    /// The calls
+    /// The ids of the calls
     #[arg(required_unless_present = "all")]
     calls: Vec<CallId>,
-    /// The thread, if a call waits in more than one
+    /// The thread, if several threads have a call of this id
     #[arg(long, value_name = "THREAD")]
     thread: Option<String>,
     /// Every call of THREAD that is pending approval
     #[arg(long, value_name = "THREAD", conflicts_with_all = ["calls", "thread"])]
     all: Option<String>,
-    /// Record it and don't go on
+    /// Record the decision without resuming the thread
     #[arg(long)]
     no_run: bool,
 }
 
 /// Approve tool calls that are pending approval
 ///
-/// Recorded, signed, in the thread's log, and bound to the very action that was asked about: the tool as it is defined, its arguments and
-/// the call. Once nothing of the thread is undecided it goes on at once, in the foreground, and the command ends as
-/// `selvedge run` does; while something is, it ends with 7. If somebody else runs the thread, the word is left with that process.
+/// The approval is signed into the thread's log and bound to the exact action: the call, its arguments and the definition of the
+/// tool. When no decision of the thread is pending any more, the thread is resumed in the foreground, and the command ends as
+/// `selvedge run` does; while one is pending, it ends with 7. If another process runs the thread, the approval is queued for that
+/// process.
 ///
-/// What becomes of the call was settled when it was asked about, and `selvedge inbox` shows it: it is made as it was asked for, it is made
-/// with the VALUE of `--with`, or it is not made and VALUE is its result.
+/// `selvedge inbox` shows what an approval does. It depends on the rule: the call is made as it is, or it is made with the VALUE of
+/// `--with`, or it is not made and VALUE is its result.
 ///
-/// JSON: {"thread_id", "call_id", "decision", "resume_mode", "arguments", "recorded", "undecided":[…]} for each call; "resume_mode" is
-/// "replay_tool_call", "pass_decision_to_tool" or "use_decision_as_tool_result", or null without an approval; "arguments" are those that
-/// take the place of the call's own, or null; "recorded" is "now", "before" if the very same was said before, or "left" with whoever
-/// runs the thread; then, if it goes on, as `selvedge run`.
+/// JSON: {"thread_id", "call_id", "decision", "resume_mode", "arguments", "recorded", "undecided":[…]} for each call; "resume_mode"
+/// is "replay_tool_call", "pass_decision_to_tool" or "use_decision_as_tool_result", or null if the decision is not an approval;
+/// "arguments" replace those of the call, or are null; "recorded" is "now", "before" if the same decision was already recorded, or
+/// "queued" if it waits for the process that runs the thread. If the thread is resumed, more objects follow, as of `selvedge run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Approve {
     #[command(flatten)]
     of: Calls,
-    /// Make the call with the arguments in FILE (JSON; `-` is stdin) instead; the model is told
+    /// Make the call with the arguments in FILE instead (JSON; `-` is stdin); the model is told
     #[arg(long, value_name = "FILE")]
     edit: Option<PathBuf>,
-    /// What the call is made with, or answered with, where that was asked; JSON or text
+    /// The value for calls whose rule uses one, as argument or as result; JSON or text
     #[arg(long, value_name = "VALUE", conflicts_with = "edit")]
     with: Option<String>,
 }
 
 /// Deny tool calls that are pending approval
 ///
-/// Recorded, signed, in the thread's log; the model is told, with the reason. Once nothing of the thread is undecided it goes on at once.
+/// The denial is signed into the thread's log; the model is told, with the reason. When no decision of the thread is pending any
+/// more, the thread is resumed.
 ///
 /// JSON: as `selvedge approve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Deny {
     #[command(flatten)]
     of: Calls,
-    /// Why; the model is told
+    /// The reason; the model is told
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-/// Settle a tool call whose outcome is unknown
+/// Resolve a tool call whose outcome is unknown
 ///
-/// `selvedge inbox` shows such calls: what was called, when it was dispatched, and what recovery found out. With --done the call is not made
-/// again, and the model is given RESULT. With --not-done it is dispatched again. With --unknown it is not made again, and the model is told
-/// that its outcome is unknown. The decision is recorded, signed, in the thread's log. Once nothing of the thread is undecided it goes on at
-/// once. The first decision counts: the same one again changes nothing, another one is refused.
+/// `selvedge inbox` shows such calls: what was called, when it was dispatched, and what recovery found. With --done, the call is not
+/// repeated, and the model gets RESULT. With --not-done, it is dispatched again. With --unknown, it is not repeated, and the model is
+/// told that its outcome is unknown. The decision is signed into the thread's log. When no decision of the thread is pending any
+/// more, the thread is resumed. The first decision counts: the same one again changes nothing, a different one is refused.
 ///
 /// JSON: as `selvedge approve`.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("verdict").required(true))]
 pub(crate) struct Settle {
-    /// The call
+    /// The id of the call
     call: CallId,
-    /// The thread, if the call waits in more than one
+    /// The thread, if several threads have a call of this id
     #[arg(long, value_name = "THREAD")]
     thread: Option<String>,
-    /// It took effect; with its result, JSON or text
+    /// It took effect, with this result (JSON or text)
     #[arg(long, group = "verdict", value_name = "RESULT", num_args = 0..=1, default_missing_value = "done")]
     done: Option<String>,
-    /// It did not take effect: make it again
+    /// It did not take effect: dispatch it again
     #[arg(long, group = "verdict")]
     not_done: bool,
     /// It can't be found out whether it took effect
     #[arg(long, group = "verdict")]
     unknown: bool,
-    /// Record it and don't go on
+    /// Record the decision without resuming the thread
     #[arg(long)]
     no_run: bool,
 }
@@ -117,7 +119,7 @@ struct Decided<'a> {
 
 pub(crate) fn approve(args: Approve, context: &Context<'_>) -> Result<()> {
     if args.edit.is_some() && args.of.calls.len() != 1 {
-        return Err(Failure::usage("`--edit` is about one call, which must be named"));
+        return Err(Failure::usage("`--edit` needs exactly one call"));
     }
     let choice = match (args.edit, args.with) {
         (Some(file), _) => Choice::Edit(arguments(&file, context)?),
@@ -144,20 +146,21 @@ fn value(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-/// How long somebody else may take to decide about the same thread, and how long to wait before looking again.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for another process that decides about the same thread, and how often to check.
+const DECIDER_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The most bytes of arguments.
 const ARGUMENTS_BYTES_MAX: u64 = 4 << 20;
 
 fn arguments(file: &std::path::Path, context: &Context<'_>) -> Result<Value> {
-    let bytes = match file == std::path::Path::new("-") {
-        true => context.stdin(ARGUMENTS_BYTES_MAX)?.to_vec(),
-        false => std::fs::read(file).map_err(|error| Failure::io("read", file, &error))?,
+    let bytes = if file == std::path::Path::new("-") {
+        context.stdin(ARGUMENTS_BYTES_MAX)?.to_vec()
+    } else {
+        std::fs::read(file).map_err(|error| Failure::io("read", file, &error))?
     };
     serde_json::from_slice(&bytes)
-        .map_err(|error| Failure::usage(format!("`{}` does not hold arguments in JSON: {error}", file.display())))
+        .map_err(|error| Failure::usage(format!("`{}` is not valid JSON: {error}", file.display())))
 }
 
 fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
@@ -170,7 +173,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
             return Err(failure);
         }
     };
-    // A call whose time is over waits for nobody: the thread goes on without it.
+    // An expired call is not pending: the thread continues without it.
     let is_undecided = |manifest: &Manifest| manifest.undecided(SystemClock.now()).next().is_some();
     let waits = Some(running.store.get(&thread)?.manifest).filter(is_undecided);
     let is_each = running.workshop.config.approvals.wait == Wait::Each;
@@ -180,9 +183,9 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
             running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
         });
         return match shown {
-            // The word is on record, and whoever was faster goes by it.
+            // The decision is recorded, and the process that resumed the thread first applies it.
             Err(failure) if matches!(failure.code, "lease_held" | "not_runnable") => {
-                context.output.tell(format!("another process goes on with {thread}"));
+                context.output.tell(format!("another process is running {thread}"));
                 Ok(())
             }
             shown => shown,
@@ -191,9 +194,9 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     running.close(context);
     match (left, &waits) {
         (true, _) => context.output.tell(format!("queued: the process running {thread} will apply it")),
-        (false, None) => context.output.tell(format!("`selvedge resume {thread}` goes on")),
+        (false, None) => context.output.tell(format!("`selvedge resume {thread}` continues")),
         (false, Some(_)) if of.no_run => {
-            context.output.tell(format!("{thread} waits for more: `selvedge inbox` shows everything that waits"));
+            context.output.tell(format!("{thread} waits for more decisions: `selvedge inbox` lists them"));
         }
         (false, Some(manifest)) => {
             return Err(needs_decision(&thread, manifest.suspended.as_ref(), &manifest.asks));
@@ -202,7 +205,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Records the decision for every call; gives their thread, and whether somebody else goes on with it.
+/// Records the decision for every call; returns their thread, and whether it is queued for another process.
 fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>) -> Result<(ThreadId, bool)> {
     let (thread, calls) = which(running, of)?;
     let work = running.assignment(&thread)?;
@@ -215,8 +218,8 @@ fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>)
     Ok((thread, is_left))
 }
 
-/// Records the decision about one call. Somebody who decides about the thread at the same moment, and does not run it, is waited for:
-/// whoever comes last finds nothing undecided and goes on.
+/// Records the decision about one call. If another process holds the thread only to decide about it, waits for that process: the last
+/// one to decide finds nothing pending and resumes the thread.
 fn decide_one(
     running: &Running,
     thread: &ThreadId,
@@ -224,20 +227,20 @@ fn decide_one(
     choice: &Choice,
     work: &Assignment,
 ) -> Result<selvedge::Decided> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + DECIDER_TIMEOUT;
     let mut left = None;
     loop {
         let decided = match (running.engine.decide(thread, call, choice.clone(), &who(), work), left.take()) {
             (Ok(decided), _) => decided,
-            // Whoever it was left with has gone by it.
+            // The process it was queued for has applied it.
             (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(left)) => return Ok(left),
-            // Whoever means no says so by its own word.
+            // The value `false` must not be read as a denial: there is a command for that.
             (Err(error @ selvedge_engine::Error::EditRefused { .. }), _)
                 if *choice == Choice::Approve(Some(Value::Bool(false))) =>
             {
                 let deny = hints::about("deny", call, thread, "");
                 return Err(
-                    Failure::of(&error).hint(format!("`{deny}` refuses it; without `--with` it is allowed as it is"))
+                    Failure::of(&error).hint(format!("`{deny}` denies it; without `--with` it is approved as it is"))
                 );
             }
             (Err(error), _) => return Err(hints::refused(&*running.store, &error)),
@@ -261,12 +264,13 @@ fn tell(
     let recorded = match decided.recorded {
         Recorded::Now => "now",
         Recorded::Before => "before",
-        Recorded::Left => "left",
+        Recorded::Left => "queued",
     };
     let decision = choice.as_str();
     if context.output.is_json() {
         let resume_mode = matches!(choice, Choice::Approve(_)).then_some(decided.mode);
-        let (arguments, undecided) = (arguments_of(choice, decided.mode), &decided.undecided);
+        let arguments = arguments_of(choice, decided.mode);
+        let undecided = &decided.undecided;
         let thread_id = thread;
         return context.output.record(&Decided {
             thread_id,
@@ -278,12 +282,12 @@ fn tell(
             undecided,
         });
     }
-    let said = said(choice, decided.mode);
-    let before = if decided.recorded == Recorded::Before { ", as was said before" } else { "" };
-    context.output.text(format_args!("call {} of {thread} {said}{before}", clean(call.as_str())))
+    let effect = effect(choice, decided.mode);
+    let before = if decided.recorded == Recorded::Before { " (already recorded)" } else { "" };
+    context.output.text(format_args!("call {} of {thread} {effect}{before}", clean(call.as_str())))
 }
 
-/// What a call is made with instead of its own arguments.
+/// The arguments that replace those of the call.
 fn arguments_of(choice: &Choice, mode: ResumeMode) -> Option<&Value> {
     match choice {
         Choice::Edit(arguments) => Some(arguments),
@@ -292,21 +296,21 @@ fn arguments_of(choice: &Choice, mode: ResumeMode) -> Option<&Value> {
     }
 }
 
-/// What becomes of a call, in words.
-fn said(choice: &Choice, mode: ResumeMode) -> String {
+/// What the decision means for the call.
+fn effect(choice: &Choice, mode: ResumeMode) -> String {
     if let Some(arguments) = arguments_of(choice, mode) {
-        return format!("may be made with {}", one_line(&arguments.to_string(), SHOWN));
+        return format!("is approved with the arguments {}", one_line(&arguments.to_string(), SHOWN));
     }
     match choice {
         Choice::Approve(value) if mode == ResumeMode::UseDecisionAsToolResult => {
             let result = value.as_ref().map_or_else(|| "\"approved\"".to_owned(), ToString::to_string);
-            format!("is answered with {} and not made", one_line(&result, SHOWN))
+            format!("is not made; its result is {}", one_line(&result, SHOWN))
         }
-        Choice::Approve(_) | Choice::Edit(_) => "may be made".to_owned(),
-        Choice::Deny(_) => "will not be made".to_owned(),
-        Choice::Done(_) => "was done".to_owned(),
-        Choice::NotDone => "was not done".to_owned(),
-        Choice::Unknown => "is unknown to everybody".to_owned(),
+        Choice::Approve(_) | Choice::Edit(_) => "is approved".to_owned(),
+        Choice::Deny(_) => "is denied".to_owned(),
+        Choice::Done(_) => "is resolved: it took effect".to_owned(),
+        Choice::NotDone => "is resolved: it did not take effect".to_owned(),
+        Choice::Unknown => "is resolved: its outcome stays unknown".to_owned(),
     }
 }
 
@@ -317,7 +321,8 @@ const SHOWN: usize = 100;
 fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
     if let Some(prefix) = &of.all {
         let thread = running.resolve(prefix)?;
-        let (now, asks) = (SystemClock.now(), running.store.get(&thread)?.manifest.asks);
+        let now = SystemClock.now();
+        let asks = running.store.get(&thread)?.manifest.asks;
         let calls: Vec<CallId> = asks.iter().filter(|ask| !ask.is_over(now)).map(|ask| ask.call_id.clone()).collect();
         return match (calls.is_empty(), asks.first()) {
             (false, _) => Ok((thread, calls)),
@@ -326,7 +331,8 @@ fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
             }
             (true, None) => {
                 let message = format!("no call of `{thread}` is pending approval");
-                Err(Failure::new(Exit::NotFound, "no_open_call", message).hint("`selvedge inbox` shows what waits"))
+                Err(Failure::new(Exit::NotFound, "no_open_call", message)
+                    .hint("`selvedge inbox` lists pending decisions"))
             }
         };
     }
@@ -337,11 +343,11 @@ fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
     threads.dedup();
     match threads.as_slice() {
         [thread] => Ok((thread.clone(), of.calls.clone())),
-        _ => Err(Failure::usage("the calls belong to different threads; decide about each thread's by themselves")),
+        _ => Err(Failure::usage("the calls belong to different threads; decide about one thread at a time")),
     }
 }
 
-/// Who decides: whoever is logged in.
+/// The person who decides: the logged-in user.
 fn who() -> String {
-    std::env::var("USER").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "somebody".to_owned())
+    std::env::var("USER").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "an unnamed user".to_owned())
 }

@@ -1,7 +1,7 @@
-//! `selvedge demo`: a first taste, and a test. Everything in it is real: processes, signals, files, damage.
+//! `selvedge demo`: a first impression, and a test. Everything in it is real: processes, signals, files, damage.
 //!
-//! - `stage`: the folder it plays in. `payday`: the agent that gets killed and goes on. `office`: agents that must ask, that would be too
-//!   dear, and that forget. `beats`: what happens to the log of the first.
+//! - `stage`: the folder it runs in. `payday`: the agent that is killed and continues. `office`: approval, budget and handoff.
+//!   `beats`: conflicting writers, and tampering with the log of the first agent.
 
 mod beats;
 mod office;
@@ -18,32 +18,32 @@ use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, paint};
 use stage::Stage;
 
-/// Show in a few seconds what Selvedge is for: a crash, a budget, a forgery
+/// Show what Selvedge does: crash recovery, approvals, budgets, tamper detection
 ///
-/// Plays in a folder of its own, with a key of its own, and keeps it. An agent that pays wages is killed with SIGKILL in the middle of a
-/// payment and goes on without paying twice; a call waits for somebody's word; a child is refused what its budget does not hold; a long
-/// job goes on in thread after thread; two writers race; a bit is flipped and found. Exits with 1 if anything is not as promised.
+/// Runs in a folder of its own, with its own key, and keeps the folder. An agent that pays wages is killed with SIGKILL in the middle
+/// of a payment and continues without paying twice; a call waits for approval; a child is stopped by its budget; a long job is handed
+/// off from thread to thread; two writers race; a flipped bit is detected. Exits with 1 if any step does not work as promised.
 ///
-/// JSON: one object per beat, {"beat", "name", "ok", "message", "details":{…}, "folder", "thread_id"}
+/// JSON: one object per step, {"step", "name", "ok", "message", "details":{…}, "folder", "thread_id"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The folder to make; ./selvedge-demo-XXXXXX if not given
+    /// The folder to create; default: ./selvedge-demo-XXXXXX
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// What one beat showed.
+/// What one step showed.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    /// What happened, in a line or two.
+    /// What happened, in a few lines.
     message: String,
-    /// The same in numbers.
+    /// The same as data.
     details: Value,
 }
 
 #[derive(Serialize)]
 struct Record<'a> {
-    beat: usize,
+    step: usize,
     name: &'a str,
     ok: bool,
     message: &'a str,
@@ -53,18 +53,18 @@ struct Record<'a> {
     thread_id: Option<&'a str>,
 }
 
-type Beat = fn(&mut Stage) -> Result<Shown>;
+type Step = fn(&mut Stage) -> Result<Shown>;
 
-const BEATS: [(&str, &str, Beat); 9] = [
+const STEPS: [(&str, &str, Step); 9] = [
     ("kill", "An agent is killed in the middle of a payment", payday::kill),
-    ("resume", "Another process goes on", payday::resume),
-    ("approve", "A present needs somebody's word", office::approve),
-    ("budget", "A child would be too dear", office::budget),
-    ("handoff", "A job is longer than the model's memory", office::handoff),
-    ("race", "Two writers want the same version", beats::race),
-    ("verify", "Every signature is checked", beats::verify),
-    ("tamper", "Somebody flips one bit of the log", beats::tamper),
-    ("restore", "The bit is put back", beats::restore),
+    ("resume", "Another process resumes it", payday::resume),
+    ("approve", "A gift needs approval", office::approve),
+    ("budget", "A child is stopped by its budget", office::budget),
+    ("handoff", "A job does not fit into the model's context window", office::handoff),
+    ("race", "Two writers append to the same version", beats::race),
+    ("verify", "All signatures are verified", beats::verify),
+    ("tamper", "One bit of the log is flipped", beats::tamper),
+    ("restore", "The bit is restored", beats::restore),
 ];
 
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
@@ -73,22 +73,24 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     if !output.is_json() {
         output.text(format_args!("An agent that pays three people, in {}\n", stage.folder.display()))?;
     }
-    for (index, (name, title, beat)) in BEATS.into_iter().enumerate() {
-        let (number, outcome) = (index + 1, beat(&mut stage));
+    for (index, (name, title, step)) in STEPS.into_iter().enumerate() {
+        let number = index + 1;
+        let outcome = step(&mut stage);
         let (message, details) = match &outcome {
             Ok(shown) => (shown.message.as_str(), &shown.details),
             Err(failure) => (failure.message.as_str(), &Value::Null),
         };
-        let (ok, folder, thread_id) =
-            (outcome.is_ok(), &stage.folder, stage.thread.as_ref().map(|thread| thread.as_str()));
+        let ok = outcome.is_ok();
+        let folder = &stage.folder;
+        let thread_id = stage.thread.as_ref().map(|thread| thread.as_str());
         if output.is_json() {
-            output.record(&Record { beat: number, name, ok, message, details, folder, thread_id })?;
+            output.record(&Record { step: number, name, ok, message, details, folder, thread_id })?;
         } else {
             show(number, title, ok, message, output)?;
         }
         if let Err(failure) = outcome {
             let message = format!("the demo failed at \"{title}\": {}", failure.message);
-            let kept = format!("the folder {} is kept; nothing else was touched", stage.folder.display());
+            let kept = format!("the folder {} is kept; nothing else was changed", stage.folder.display());
             return Err(Failure::new(Exit::Failed, "demo_failed", message).hint(kept));
         }
     }

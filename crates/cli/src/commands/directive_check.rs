@@ -1,4 +1,4 @@
-//! `selvedge directive check`: whether directives can be run, and what they would run with.
+//! `selvedge directive check`: validates directives, and shows what they would run with.
 
 use std::path::Path;
 
@@ -21,18 +21,19 @@ use crate::output::{BAD, BOLD, DIM, WARN, paint};
 use crate::running::workshop;
 use crate::text::{clean, count};
 
-/// Check that directives can be run, and show what they would run with
+/// Check directives, and show what they would run with
 ///
-/// Of a bad one it shows the file, the line and the reason. Of a good one: what it extends, what is known of its signature, what it is
-/// given and gives back, which knowledge it brings and what it may call. A FILE is one outside of .ai/directives; what it extends is not looked for then.
+/// For an invalid directive: the file, the line and the reason. For a valid one: the directives it extends, its signature, its inputs
+/// and outputs, its knowledge and its capabilities. FILE is a directive outside of .ai/directives; directives that it extends are not
+/// checked then.
 ///
 /// JSON: one object per directive, {"id", "ok", "sources", "directive", "doubts", "error"}; "sources" are its own file and then those
-/// that it extends, each with "file", "layer", "place", "verdict" of its signature and "hash"; "directive" is what it says together with
-/// them, its body left out; "doubts" are texts. "error" is as on stderr, with "file", "line" and "column". If only one was asked for and
-/// it is bad, there is the error alone.
+/// that it extends, each with "file", "layer", "place", "verdict" of its signature and "hash"; "directive" is the merged directive
+/// without its body; "doubts" are warnings. "error" is as on stderr, with "file", "line" and "column". If one directive was named and
+/// it is invalid, there is only the error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directive, such as `reports/weekly`, or a file that ends in .md; all of them if not given
+    /// The directive, such as `reports/weekly`, or a file that ends in .md; default: all directives
     #[arg(value_name = "ID|FILE")]
     directive: Option<String>,
 }
@@ -61,7 +62,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         let library = &workshop.library;
         let id = entry.readable().and_then(|()| Ok(DirectiveId::new(&entry.id)?));
         let checked = id.and_then(|id| library.directive(&id));
-        // What it brings into its prompts must be there, too.
+        // The knowledge that it refers to must exist, too.
         match checked.and_then(|found| library.context(&found).map(|_| found)) {
             Ok(found) => show(&found, &workshop, context)?,
             Err(error) => {
@@ -75,8 +76,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     match failures.into_iter().next() {
         None => Ok(()),
         Some(first) => {
-            let message = format!("{bad} of {} can't be run", count(all, "directive"));
-            Err(Failure::new(first.exit, first.code, message).hint("they are named above, each with its reason"))
+            let message = format!("{bad} of {} are invalid", count(all, "directive"));
+            Err(Failure::new(first.exit, first.code, message).hint("they are listed above, each with its reason"))
         }
     }
 }
@@ -94,14 +95,14 @@ fn find(asked: &str, workshop: &Workshop, context: &Context<'_>) -> Result<Resol
     }
 }
 
-/// The name of the directive that a file is, if it lies where directives are looked for.
+/// The name of the directive in a file, if the file is in the folder of directives.
 fn id_of(file: &Path, workshop: &Workshop) -> Option<String> {
     let folder = workshop.library.project.as_ref()?.join("directives");
     let file = std::fs::canonicalize(file.parent()?).ok()?.join(file.file_name()?);
     Some(file.strip_prefix(folder).ok()?.to_str()?.strip_suffix(".md")?.to_owned())
 }
 
-/// A directive in a file somewhere else, by itself.
+/// A directive in a file outside of the project's folder.
 fn read(file: &Path, workshop: &Workshop) -> Result<Resolved<Directive>> {
     let kind = DocumentKind::new("directive");
     let document = Document::read(file, Some(kind), None)?;
@@ -122,9 +123,9 @@ fn read(file: &Path, workshop: &Workshop) -> Result<Resolved<Directive>> {
 }
 
 fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>) -> Result<()> {
-    let mut said = serde_json::to_value(&found.item).unwrap_or_default();
-    if let Value::Object(fields) = &mut said {
-        fields.remove("body");
+    let mut fields = serde_json::to_value(&found.item).unwrap_or_default();
+    if let Value::Object(members) = &mut fields {
+        members.remove("body");
     }
     let mut doubts = found.item.doubts();
     doubts.extend(found.item.hook_warning());
@@ -132,15 +133,19 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
     let allowed = workshop.environment().allowed;
     let hidden = variable_names(&found.item.body).into_iter().filter(|name| !allowed.contains(name));
     doubts.extend(
-        hidden.map(|name| format!("its body names `{{env:{name}}}`, which may not be seen: it can't be run here")),
+        hidden.map(|name| format!("its body uses `{{env:{name}}}`, which is not allowed: it can't be run here")),
     );
     if context.output.is_json() {
-        let (id, sources) = (found.id(), found.sources.as_slice());
-        return context.output.record(&Checked { id, ok: true, sources, directive: said, doubts, error: None });
+        let id = found.id();
+        let sources = found.sources.as_slice();
+        return context.output.record(&Checked { id, ok: true, sources, directive: fields, doubts, error: None });
     }
-    let line = |name: &str, text: String| match text.is_empty() {
-        true => Ok(()),
-        false => context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<11}")), clean(&text))),
+    let line = |name: &str, text: String| {
+        if text.is_empty() {
+            Ok(())
+        } else {
+            context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<11}")), clean(&text)))
+        }
     };
     let Directive { version, description, permissions, .. } = &found.item;
     context.output.text(format_args!("{} {version}  {}", paint(BOLD, clean(found.id())), clean(description.trim())))?;
@@ -149,13 +154,13 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
         line("", signature(source, &workshop.library.trust))?;
     }
     if let (Some(parent), 1) = (&found.item.extends, found.sources.len()) {
-        line("extends", format!("{parent}, which was not looked for"))?;
+        line("extends", format!("{parent} (not checked)"))?;
     }
-    line("model", pairs(&said["model"]))?;
-    line("limits", pairs(&said["limits"]))?;
-    line("inputs", values(&said["inputs"]))?;
-    line("outputs", values(&said["outputs"]))?;
-    let places = ["system", "before", "after"].map(|place| (place, &said["context"][place]));
+    line("model", pairs(&fields["model"]))?;
+    line("limits", pairs(&fields["limits"]))?;
+    line("inputs", values(&fields["inputs"]))?;
+    line("outputs", values(&fields["outputs"]))?;
+    let places = ["system", "before", "after"].map(|place| (place, &fields["context"][place]));
     let brought = places.into_iter().flat_map(|(place, ids)| {
         let ids = ids.as_array().into_iter().flatten().filter_map(Value::as_str);
         ids.map(move |id| format!("{id} ({place})"))
@@ -165,29 +170,29 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
     line(
         "permissions",
         match may_call.as_deref() {
-            None => "it says nothing: what its agent may call".to_owned(),
-            Some([]) => "it may call nothing".to_owned(),
+            None => "not declared: those of its agent".to_owned(),
+            Some([]) => "none".to_owned(),
             Some(tokens) => tokens.join(", "),
         },
     )?;
     doubts.iter().try_for_each(|doubt| context.output.text(format_args!("  {} {}", paint(WARN, "?"), clean(doubt))))
 }
 
-/// The members of an object, in a line.
+/// The members of an object, on one line.
 fn pairs(value: &Value) -> String {
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let pairs = value.as_object().into_iter().flatten().map(|(name, value)| format!("{name} {}", word(value)));
     pairs.collect::<Vec<_>>().join(", ")
 }
 
-/// What is given or given back, in a line.
+/// Inputs or outputs, on one line.
 fn values(declared: &Value) -> String {
     let value = |value: &Value| {
         let of = value["type"].as_str().unwrap_or_default();
         let more = match (&value["default"], value["required"] == json!(true)) {
             (Value::Null, true) => ", required".to_owned(),
             (Value::Null, false) => String::new(),
-            (default, _) => format!(", {default} if not given"),
+            (default, _) => format!(", default {default}"),
         };
         format!("{} ({of}{more})", value["name"].as_str().unwrap_or_default())
     };
@@ -196,7 +201,8 @@ fn values(declared: &Value) -> String {
 
 fn show_failure(id: &str, failure: &Failure, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
-        let (error, doubts) = (Some(failure.to_value()), Vec::new());
+        let error = Some(failure.to_value());
+        let doubts = Vec::new();
         return context.output.record(&Checked { id, ok: false, sources: &[], directive: Value::Null, doubts, error });
     }
     context.output.text(format_args!("{} {}", paint(BAD, "✗"), paint(BOLD, clean(id))))?;

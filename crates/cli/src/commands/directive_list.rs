@@ -1,4 +1,4 @@
-//! `selvedge directive list`: what can be run here.
+//! `selvedge directive list`: the directives that can be run here.
 
 use selvedge::items::library::{Entry, Kind};
 use selvedge::items::{Library, Source};
@@ -8,18 +8,18 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::items::{layer, said};
+use crate::items::{description, layer};
 use crate::output::table;
 use crate::running::workshop;
 use crate::text::clean;
 
-/// Show the directives of the project, your own, and those that come with the program
+/// List the directives of the project, of your Selvedge home, and the built-in ones
 ///
-/// A directive that can't be run says why; one of the same name in an earlier place hides the later ones.
+/// If a directive is invalid, the reason is shown. A directive of the project hides yours of the same name, and yours a built-in one.
 ///
-/// JSON: one object per directive, {"id", "layer", "hidden", "version", "description", "sources", "error"}; "layer" is project,
-/// user or built_in, "sources" its file and those it extends, each with "file", "place", "verdict" of its signature and "hash",
-/// "error" why it can't be run.
+/// JSON: one object per directive, {"id", "layer", "hidden", "version", "description", "sources", "error"}; "layer" is project, user
+/// or built_in, "sources" are its file and those it extends, each with "file", "place", "verdict" of its signature and "hash",
+/// "error" is the reason why it is invalid.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
@@ -60,7 +60,7 @@ fn line(entry: Entry, library: &Library) -> Line {
 }
 
 fn row(line: &Line) -> Vec<String> {
-    let said = said(line.description.as_deref(), line.error.as_ref());
+    let text = description(line.description.as_deref(), line.error.as_ref());
     let version = line.version.as_deref().map_or("-".to_owned(), clean);
-    vec![clean(&line.entry.id), version, layer(&line.entry).to_owned(), said]
+    vec![clean(&line.entry.id), version, layer(&line.entry).to_owned(), text]
 }

@@ -1,7 +1,7 @@
-//! `selvedge doctor`: looks at everything, changes nothing, says what to do.
+//! `selvedge doctor`: checks everything, changes nothing, names the remedies.
 //!
-//! - `heads`: what the user remembers of the store, against the store.
-//! - `keys`: what belongs to the user and not to the store: the signing key, and who is trusted.
+//! - `heads`: the user's lists of heads, compared with the store.
+//! - `keys`: the user's signing key and trusted keys.
 
 mod heads;
 mod keys;
@@ -16,26 +16,26 @@ use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, BOLD, DIM, WARN, paint};
 use crate::text::{clean, count};
 
-/// Look at everything, change nothing, say what to do
+/// Check keys, store and threads; report problems and their remedies
 ///
-/// Looks at keys and trust, the store and its database, and every thread: where its log ends against its file, its row, its
-/// manifest and what is still to be written; at leases of dead processes, tombstones, quarantined bytes, what is left over,
-/// the room on the disk, and clocks.
+/// Changes nothing. Checks keys and trust, the store and its database, and every thread: the end of its log against its file, its
+/// row, its manifest and its pending writes; also leases of dead processes, tombstones, quarantined bytes, left-over files, disk
+/// space and clocks.
 ///
-/// Of each log the last quarter of a megabyte is read, which is all of most: its last signature is checked, its bytes are hashed, and
-/// the blobs that it names there must be there; of each thread as many are hashed as a megabyte holds. How many logs are longer is said, and how
-/// many blobs were not hashed. What the database has of a thread is held against its log, if that was read whole. With --deep every log is
-/// verified whole, as `selvedge verify --all` does, and every blob is hashed.
+/// Of each log the last 256 KiB are read, which is all of most logs: the last signature is verified, the bytes are hashed, and the
+/// blobs named there must exist; up to 1 MiB of blobs per thread is hashed. The report says how many logs are longer and how many
+/// blobs were not hashed. The database is compared with each log that was read whole. With --deep, every log is verified whole, as by
+/// `selvedge verify --all`, and every blob is hashed.
 ///
-/// Lists of heads that you keep in your own folder (`selvedge heads export`) are compared with the store: one that was rolled back as a whole is
-/// found by them alone.
+/// Lists of heads in your Selvedge home (`selvedge heads export`) are compared with the store: only they show that a whole store was
+/// rolled back.
 ///
-/// Exit code: 0 if there is nothing, or nothing but notes; 1 if there are warnings: something wants doing and nothing is lost; 6 if
-/// something is damaged.
+/// Exit code: 0 if there are no findings, or only notes; 1 if there are warnings: something needs attention, and nothing is lost; 6
+/// if something is damaged.
 ///
-/// JSON: {"worst", "store_format", "sqlite", "threads", "deep", "not_read_whole", "blobs_not_hashed", "live_processes", "findings":[{"severity", "code",
-/// "subject", "what", "why", "help"}]}; "severity" and "worst" are "note", "warning" or "damage", "worst" is null if nothing was found,
-/// "not_read_whole" is how many logs were longer than what was read of them.
+/// JSON: {"worst", "store_format", "sqlite", "threads", "deep", "not_read_whole", "blobs_not_hashed", "live_processes",
+/// "findings":[{"severity", "code", "subject", "what", "why", "help"}]}; "severity" and "worst" are "note", "warning" or "damage",
+/// "worst" is null if there are no findings, "not_read_whole" is the number of logs of which only the end was read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Verify every log whole, and hash every blob
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         (Some(_), true) => Depth::Whole,
         (Some(_), false) => Depth::Ends,
     };
-    let bar = context.output.progress(2, "looking");
+    let bar = context.output.progress(2, "checking");
     let trust = trust.unwrap_or_default();
     if depth != Depth::Unsigned {
         findings.append(&mut heads::look(&project, &trust, depth, context));
@@ -101,31 +101,35 @@ fn show(report: &Report, depth: Depth, context: &Context<'_>) -> Result<()> {
     }
     let format = report.store_format.map_or_else(|| "unknown".to_owned(), |format| format.to_string());
     let looked = format!(
-        "Looked at {}; store format {format}, SQLite {}, open to write by {}",
+        "Checked {}; store format {format}, SQLite {}, open for writing by {}",
         count(report.threads, "thread"),
         doctor::sqlite_version(),
-        if report.live_owners == 0 { "nobody".to_owned() } else { count(report.live_owners, "live handle") },
+        match report.live_owners {
+            0 => "no process".to_owned(),
+            1 => "1 live process".to_owned(),
+            several => format!("{several} live processes"),
+        },
     );
     context.output.text(paint(DIM, looked))?;
     context.output.text(paint(DIM, read(report, depth)))?;
     context.output.text(summary(report))
 }
 
-/// What was read, and what was not.
+/// What was checked, and what was not.
 fn read(report: &Report, depth: Depth) -> String {
     let signatures = match depth {
-        _ if report.threads == 0 => return "No log was looked at".to_owned(),
-        Depth::Whole => return "Every log was read whole and every blob that it names was hashed".to_owned(),
-        Depth::Unsigned => "no signature was judged",
-        Depth::Ends => "of signatures only the last was looked at",
+        _ if report.threads == 0 => return "No log was checked".to_owned(),
+        Depth::Whole => return "Every log was verified whole and every blob was hashed".to_owned(),
+        Depth::Unsigned => "no signature was verified",
+        Depth::Ends => "only the last signature of each was verified",
     };
     let logs = match report.not_read_whole {
-        0 => "Logs were hashed".to_owned(),
-        longer => format!("Not read whole: {longer} of {} logs, of which only the end was", report.threads),
+        0 => "All logs were hashed".to_owned(),
+        longer => format!("Only the end was read of {longer} of {} logs", report.threads),
     };
     let blobs = match (report.blobs_not_hashed, report.not_read_whole) {
         (0, 0) => "blobs were hashed".to_owned(),
-        (0, _) => "blobs were hashed that are named there".to_owned(),
+        (0, _) => "blobs named there were hashed".to_owned(),
         (left, _) => {
             format!("{} not hashed", if left == 1 { "1 blob was".to_owned() } else { format!("{left} blobs were") })
         }
@@ -155,7 +159,7 @@ fn summary(report: &Report) -> String {
     let [damage, warnings, notes] =
         [Severity::Damage, Severity::Warning, Severity::Note].map(|severity| number(report, severity));
     match report.worst() {
-        None => "Nothing to report.".to_owned(),
+        None => "No problems found.".to_owned(),
         Some(_) => {
             format!("{damage} damaged, {}, {}", count(warnings, "warning"), count(notes, "note"))
         }
@@ -168,7 +172,7 @@ fn conclude(report: &Report) -> Result<()> {
         Some(Severity::Warning) => (Exit::Failed, "warnings"),
         Some(Severity::Damage) => (Exit::Integrity, "damage"),
     };
-    let failure = Failure::new(exit, code, format!("not everything is as it should be: {}", summary(report)));
+    let failure = Failure::new(exit, code, format!("problems found: {}", summary(report)));
     let help = report.findings.first().and_then(|finding| finding.help.clone());
     Err(help.into_iter().fold(failure, Failure::hint))
 }

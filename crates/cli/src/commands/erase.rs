@@ -1,4 +1,4 @@
-//! `selvedge erase`: the content of one blob gone, the log saying so.
+//! `selvedge erase`: erases the content of one blob, recorded in the log.
 
 use std::collections::BTreeSet;
 
@@ -12,21 +12,21 @@ use crate::error::{Exit, Failure, Result};
 
 const REASON_BYTES_MAX: usize = 1000;
 
-/// Erase the content of one blob for good
+/// Erase the content of a blob permanently
 ///
-/// The log says, signed, that it was erased and why; it still verifies. The reason stays for ever: don't quote what must be
-/// forgotten. The file is unlinked and its folder synced. That is all a program can promise: the disk, its snapshots, and
-/// every backup and export made before may still have the content. A blob that the log names and that is lost can be erased as well: the
-/// log says then that it is to be missing.
+/// The log records, signed, that it was erased and why, and still verifies. The reason can't be erased: don't quote the content in
+/// it. The file is deleted and its folder synced. That is all a program can do: the disk, its snapshots, and earlier backups and
+/// exports may still have the content. A blob that is already lost can be erased too: the log then records that it is missing on
+/// purpose.
 ///
 /// JSON: {"thread_id", "blob", "reason", "version"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// The blob's name, or any unique beginning of it
+    /// The blob's name, or any unique prefix of it
     blob: String,
-    /// Why; it stands in the log for ever
+    /// The reason, recorded in the log for ever
     #[arg(long, value_parser = check_reason)]
     reason: String,
 }
@@ -57,18 +57,18 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(&erased);
     }
-    context.output.text(format_args!("blob {} of {thread} is erased, and version {version} says so", blob.short()))?;
-    context.output.tell("Backups and exports made before may still have it, and so may the disk itself.");
+    context.output.text(format_args!("blob {} of {thread} is erased, recorded in version {version}", blob.short()))?;
+    context.output.tell("Earlier backups and exports, and the disk itself, may still have it.");
     Ok(())
 }
 
-/// The one blob whose name begins like this.
+/// The one blob whose name has this prefix.
 fn resolve(store: &dyn Backend, thread: &ThreadId, prefix: &str) -> Result<Digest> {
-    // One that is gone already has a better answer than that it is not there.
+    // An erased blob has a better error than "not found".
     if let Ok(blob) = prefix.parse::<Digest>() {
         return Ok(blob);
     }
-    // One that is named and lost can be erased too.
+    // A blob that is named and lost can be erased too.
     let lost = store.verify(thread, &mut |_| {})?.bad_blobs.into_iter().map(|bad| bad.blob);
     let named: BTreeSet<_> = store.blobs(thread)?.into_iter().chain(lost).collect();
     let found: Vec<_> = named.into_iter().filter(|blob| blob.to_string().starts_with(prefix)).collect();
@@ -77,10 +77,10 @@ fn resolve(store: &dyn Backend, thread: &ThreadId, prefix: &str) -> Result<Diges
         ([], _) | (_, true) => {
             let message = format!("thread `{thread}` has no blob whose name begins with `{prefix}`");
             let failure = Failure::new(Exit::NotFound, "blob_not_found", message);
-            Err(failure.hint(format!("the blobs lie in `{}`", store.place(thread).join("blobs").display())))
+            Err(failure.hint(format!("the blobs are in `{}`", store.location(thread).join("blobs").display())))
         }
         (many, false) => {
-            let message = format!("`{prefix}` names {} blobs of thread `{thread}`", many.len());
+            let message = format!("`{prefix}` matches {} blobs of thread `{thread}`", many.len());
             Err(Failure::new(Exit::NotFound, "ambiguous", message).hint("type more of the name"))
         }
     }

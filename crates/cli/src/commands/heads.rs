@@ -1,7 +1,10 @@
-//! `selvedge heads`: where every log ends, signed and kept elsewhere, and a store compared with that.
+//! `selvedge heads`: a signed list of the ends of all logs, to detect a rollback.
 //!
-//! - `selvedge heads export` writes the list, by default into the user's own folder, where `selvedge doctor` looks for it.
+//! - `selvedge heads export` writes the list, by default into the Selvedge home, where `selvedge doctor` looks for it.
 //! - `selvedge heads verify`, and `selvedge verify --heads`, compare a store with one.
+//! - `kept`: all lists in the user's folder, for `doctor`, `reindex`, `backup` and the commands here.
+
+pub(crate) mod kept;
 
 use std::collections::BTreeSet;
 use std::fs::DirBuilder;
@@ -13,7 +16,7 @@ use selvedge_log::Trust;
 use selvedge_log::document::DocumentError;
 use selvedge_model::{Digest, ThreadId, Timestamp};
 use selvedge_store::Backend;
-use selvedge_store::heads::{BYTES_MAX, Compared, Depth, Differs, Heads, Noted, Signed};
+use selvedge_store::heads::{BYTES_MAX, Comparison, CurrentHeads, Depth, HeadDifference, Heads, Signed};
 use selvedge_store_local::disk::{self, RealDisk};
 use serde::Serialize;
 
@@ -22,48 +25,52 @@ use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, GOOD, paint};
 use crate::text::{clean, count, key, local};
 
-/// Write a signed list of where every log and account is now
+/// Write a signed list of the current end of every log and account
 ///
-/// The list has the store's id, the time, and for every thread the id, version, length and hash of its log; tombstones; and every
-/// account's version and amounts. Keep it where the writers of the store can't change it: another disk, another machine, version control. With
-/// it `selvedge heads verify` finds a store that was rolled back as a whole, which nothing inside the store can show.
+/// The list has the store's id, the time, and for every thread the id, version, length and hash of its log; tombstones; and the
+/// version and amounts of every account. Keep it where the writers of the store can't change it: another disk, another machine,
+/// version control. With it, `selvedge heads verify` detects that a whole store was rolled back, which nothing inside the store can
+/// show.
 ///
-/// Without FILE it is written to `heads/STORE_ID.json` in your own folder (SELVEDGE_HOME), where `selvedge doctor` looks for it. A list that
-/// is there is compared first: if the store is behind it, nothing is written, and the exit code is 6.
+/// Without FILE, the list is written to `heads/STORE_ID.json` in your Selvedge home, where `selvedge doctor`, `selvedge reindex` and
+/// `selvedge backup` look for it. Existing lists are compared first, those of other store ids for the threads that both have: if the
+/// store is older, nothing is written, and the exit code is 6.
 ///
-/// What is not what was signed or sealed is left out and named, and the exit code is 6.
+/// Logs and rows that are not what was signed or sealed are left out and listed, and the exit code is 6.
 ///
 /// JSON: {"file", "store_id", "made_at", "threads", "tombstones", "accounts", "left_out":[…]}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Export {
-    /// Where to write it
+    /// The file to write
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Only this thread; can be given more than once
+    /// Only this thread; can be repeated
     #[arg(long = "thread", value_name = "THREAD")]
     threads: Vec<String>,
-    /// Replace a list that remembers more, or another store
+    /// Replace a list that is newer than the store, or of another store
     #[arg(long)]
     force: bool,
 }
 
 /// Compare the store with a list that `selvedge heads export` wrote
 ///
-/// Every log in the list must still begin with the same bytes, or be deleted by a signed tombstone that remembers as much; no account may
-/// have had fewer postings. What differs is named: missing, shorter, other content. Exit code 6 if anything does. The list must be
-/// signed by a key you trust; no key to sign with is needed. Nothing is written.
+/// Every log in the list must still begin with the same bytes, or be deleted by a signed tombstone of at least the same version; no
+/// account may have fewer postings. Differences are listed: missing, shorter, changed. The exit code is 6 if there are any. The list
+/// must be signed by a key you trust; you need no signing key. Writes nothing.
 ///
-/// Without FILE the list in your own folder is taken. `selvedge verify --heads FILE` does the same.
+/// Without FILE, the list in your Selvedge home is used, and lists of other store ids for the threads that both have: a rebuilt or
+/// restored store has a new id. `selvedge verify --heads FILE` does the same with one list.
 ///
 /// JSON: {"file", "store_id", "same_store", "made_at", "signer", "threads", "accounts", "differs":[{"thread_id", "version", "how",
-/// "message"}]}; "how" is "missing", "shorter", "changed", "other_log", "deleted_before", "undeleted", "account_missing", "account_older",
-/// "account_changed" or "unreadable", and "same_store" is false for a list of another store id, such as that of a store that was restored
+/// "message"}]}; "how" is "missing", "shorter", "changed", "other_log", "deleted_before", "undeleted", "account_missing",
+/// "account_older", "account_changed" or "unreadable", and "same_store" is false for a list with another store id, such as that of
+/// the original of a restored store
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
     /// The list
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Only this thread; can be given more than once
+    /// Only this thread; can be repeated
     #[arg(long = "thread", value_name = "THREAD")]
     threads: Vec<String>,
 }
@@ -93,7 +100,7 @@ struct Verdict<'a> {
     differs: Vec<Named<'a>>,
 }
 
-/// One thread or account that is not as a list has it.
+/// One thread or account that differs from the list.
 #[derive(Serialize)]
 pub(crate) struct Named<'a> {
     thread_id: &'a ThreadId,
@@ -102,22 +109,22 @@ pub(crate) struct Named<'a> {
     pub(crate) message: String,
 }
 
-impl<'a> From<&'a Differs> for Named<'a> {
-    fn from(differs: &'a Differs) -> Self {
-        let Differs { thread, version, how } = differs;
+impl<'a> From<&'a HeadDifference> for Named<'a> {
+    fn from(differs: &'a HeadDifference) -> Self {
+        let HeadDifference { thread, version, how } = differs;
         Self { thread_id: thread, version: *version, how: how.word(), message: differs.to_string() }
     }
 }
 
-/// The folder of the lists that the user keeps.
+/// The folder of the user's lists.
 pub(crate) fn folder(user: &User) -> PathBuf {
     user.folder.join("heads")
 }
 
 fn kept(user: &User, store_id: &str) -> Result<PathBuf> {
-    // It comes out of a project, and becomes a name in the user's folder.
+    // The id comes from a project, and becomes a file name in the Selvedge home.
     if store_id.is_empty() || !store_id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return Err(Failure::usage("`store.json` names no store id that can name a file").hint("name a FILE"));
+        return Err(Failure::usage("the store id in `store.json` is not a valid file name").hint("name a FILE"));
     }
     Ok(folder(user).join(format!("{store_id}.json")))
 }
@@ -126,7 +133,7 @@ pub(crate) fn export(args: &Export, context: &Context<'_>) -> Result<()> {
     let user = User::find()?;
     user.signer()?;
     let store = context.open_to_copy()?;
-    let Noted { mut heads, left_out } = store.heads()?;
+    let CurrentHeads { mut heads, left_out } = store.heads()?;
     let file = match &args.file {
         Some(file) => context.folder.join(file),
         None => kept(&user, &heads.store_id)?,
@@ -136,6 +143,11 @@ pub(crate) fn export(args: &Export, context: &Context<'_>) -> Result<()> {
     }
     if !args.force {
         refuse_to_forget(&file, &heads.store_id, &*store)?;
+        if args.file.is_none()
+            && let Some(failure) = kept::failure(&*store)
+        {
+            return Err(failure);
+        }
     }
     write(&file, args.file.is_none(), store.sign_heads(&heads)?.as_bytes())?;
     let written = Written {
@@ -151,23 +163,23 @@ pub(crate) fn export(args: &Export, context: &Context<'_>) -> Result<()> {
         context.output.record(&written)?;
     } else {
         let held = [count(written.threads as u64, "thread"), count(written.accounts as u64, "account")].join(", ");
-        context.output.text(format_args!("{held} are noted in {}", file.display()))?;
+        context.output.text(format_args!("{held} written to {}", file.display()))?;
         for why in &left_out {
             context.output.text(format_args!("{} {}", paint(BAD, "left out:"), clean(why)))?;
         }
         context.output.tell("Keep a copy where the writers of this store can't change it.");
     }
     let Some(first) = left_out.first() else { return Ok(()) };
-    let message = format!("the rest is noted, but {} left out; the first: {}", left_out.len(), clean(first));
-    Err(Failure::new(Exit::Integrity, "left_out", message).hint("`selvedge doctor` says what to do"))
+    let message = format!("{} left out; the first: {}", left_out.len(), clean(first));
+    Err(Failure::new(Exit::Integrity, "left_out", message).hint("`selvedge doctor` shows what to do"))
 }
 
-/// Threads by the beginnings of their ids.
+/// Threads by the prefixes of their ids.
 fn named(prefixes: &[String], store: &dyn Backend) -> Result<BTreeSet<ThreadId>> {
     prefixes.iter().map(|prefix| Ok(store.resolve(prefix)?)).collect()
 }
 
-/// A list that is there may be all that remembers what the store has lost.
+/// Refuses to overwrite a list that is newer than the store: it may be the only evidence of a loss.
 fn refuse_to_forget(file: &Path, store_id: &str, store: &dyn Backend) -> Result<()> {
     let bytes = match disk::read(&RealDisk, file, BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -182,12 +194,12 @@ fn refuse_to_forget(file: &Path, store_id: &str, store: &dyn Backend) -> Result<
         return Err(Failure::usage(message).hint("name another FILE, or use --force"));
     }
     let compared = store.compare_heads(&before.heads, Depth::Whole);
-    match compared.differs.is_empty() {
-        true => Ok(()),
-        false => Err(behind(&compared, file).hint(
-            "nothing was written, so that the list still shows it; `selvedge heads verify` names everything, and --force \
-             replaces the list",
-        )),
+    if compared.differs.is_empty() {
+        Ok(())
+    } else {
+        Err(rolled_back(&compared, file).hint(
+            "nothing was written, to keep the evidence; `selvedge heads verify` lists all differences, and --force replaces the list",
+        ))
     }
 }
 
@@ -209,7 +221,14 @@ pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'
     let store_id = store.store_id()?;
     let file = match file {
         Some(file) => context.folder.join(file),
-        None => kept(&User::find()?, &store_id)?,
+        None => {
+            let user = User::find()?;
+            let others = check_others(&user, threads, &*store, context)?;
+            match kept(&user, &store_id)? {
+                file if others && !file.exists() => return Ok(()),
+                file => file,
+            }
+        }
     };
     let Signed { heads, signer } = read(&file, store.trust())?;
     let heads = match threads {
@@ -221,10 +240,33 @@ pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'
     };
     let compared = store.compare_heads(&heads, Depth::Whole);
     show(&file, &heads, signer, &store_id, &compared, store.trust(), context)?;
-    match compared.differs.is_empty() {
-        true => Ok(()),
-        false => Err(behind(&compared, &file).hint(what_to_do(&compared, &*store))),
+    if compared.differs.is_empty() {
+        Ok(())
+    } else {
+        Err(rolled_back(&compared, &file).hint(what_to_do(&compared, &*store)))
     }
+}
+
+/// Compares the store with the kept lists of other store ids; true if there are any that know threads of it.
+fn check_others(user: &User, threads: &[String], store: &dyn Backend, context: &Context<'_>) -> Result<bool> {
+    let (lists, _) = kept::compare(user, store, Depth::Whole);
+    let others: Vec<_> = lists.iter().filter(|kept| !kept.is_ours && !kept.is_superseded).collect();
+    let store_id = store.store_id()?;
+    let named = named(threads, store).unwrap_or_default();
+    for other in &others {
+        let is_meant = |differs: &&HeadDifference| threads.is_empty() || named.contains(&differs.thread);
+        if other.compared.differs.iter().any(|differs| is_meant(&differs)) {
+            let Signed { heads, signer } = &other.signed;
+            show(&other.file, heads, *signer, &store_id, &other.compared, store.trust(), context)?;
+            return Err(rolled_back(&other.compared, &other.file).hint(kept::remedy(other, store)));
+        }
+    }
+    let own = kept(user, &store_id)?;
+    if let Some(other) = others.first().filter(|_| !own.exists()) {
+        let Signed { heads, signer } = &other.signed;
+        show(&other.file, heads, *signer, &store_id, &other.compared, store.trust(), context)?;
+    }
+    Ok(!others.is_empty())
 }
 
 /// Reads a list that a trusted key signed.
@@ -235,11 +277,11 @@ pub(crate) fn read(file: &Path, trust: &Trust) -> Result<Signed> {
 
 fn refused(file: &Path, error: &DocumentError) -> Failure {
     let failure = Failure::of(error);
-    let message = format!("`{}` can't be believed: {}", file.display(), failure.message);
+    let message = format!("`{}` is not accepted: {}", file.display(), failure.message);
     Failure { message, ..failure }
 }
 
-/// Threads of a list by the beginnings of their ids: those that the store has lost are named too.
+/// Threads of a list by the prefixes of their ids, including those that the store has lost.
 fn chosen(prefixes: &[String], heads: &Heads, file: &Path) -> Result<BTreeSet<ThreadId>> {
     let all = || heads.threads.iter().chain(&heads.tombstones).map(|head| &head.thread_id);
     let mut chosen = BTreeSet::new();
@@ -252,7 +294,7 @@ fn chosen(prefixes: &[String], heads: &Heads, file: &Path) -> Result<BTreeSet<Th
         match found.as_slice() {
             [one] => _ = chosen.insert((*one).clone()),
             [] => {
-                let message = format!("`{}` remembers no thread `{}`", file.display(), clean(prefix));
+                let message = format!("`{}` lists no thread `{}`", file.display(), clean(prefix));
                 let failure = Failure::new(Exit::NotFound, "thread_not_found", message);
                 return Err(failure.hint("it is newer than the list, or was left out of it"));
             }
@@ -273,15 +315,17 @@ fn show(
     heads: &Heads,
     signer: Digest,
     store_id: &str,
-    compared: &Compared,
+    compared: &Comparison,
     trust: &Trust,
     context: &Context<'_>,
 ) -> Result<()> {
     let same_store = heads.store_id == store_id;
-    let (threads, accounts) = (compared.threads, compared.accounts);
+    let threads = compared.threads;
+    let accounts = compared.accounts;
     if context.output.is_json() {
         let differs = compared.differs.iter().map(Named::from).collect();
-        let (store_id, made_at) = (heads.store_id.as_str(), heads.made_at);
+        let store_id = heads.store_id.as_str();
+        let made_at = heads.made_at;
         return context.output.record(&Verdict {
             file,
             store_id,
@@ -298,39 +342,40 @@ fn show(
     }
     if compared.differs.is_empty() {
         let held = [count(threads, "thread"), count(accounts, "account")].join(", ");
-        let said = format!("{held}: nothing was rolled back since {}", local(heads.made_at));
-        context.output.text(paint(GOOD, said))?;
+        let summary = format!("{held}: no rollback since {}", local(heads.made_at));
+        context.output.text(paint(GOOD, summary))?;
     }
     context.output.tell(format_args!("The list is signed by key {}", key(&signer, trust)));
     if !same_store {
-        context.output.say("the list is of another store id, as that of the original of a restored store is");
+        context
+            .output
+            .say("the list has another store id: it belongs to another store, such as the original of a restored one");
     }
     Ok(())
 }
 
-fn behind(compared: &Compared, file: &Path) -> Failure {
+fn rolled_back(compared: &Comparison, file: &Path) -> Failure {
     let number = compared.differs.len();
     let first = compared.differs.first().map(ToString::to_string).unwrap_or_default();
     let message = match number {
-        1 => format!("the store is behind `{}`: {}", file.display(), clean(&first)),
-        _ => format!("the store is behind `{}` in {number} places; the first: {}", file.display(), clean(&first)),
+        1 => format!("the store is older than `{}`: {}", file.display(), clean(&first)),
+        _ => format!("the store is older than `{}` in {number} places; the first: {}", file.display(), clean(&first)),
     };
     Failure::new(Exit::Integrity, "rolled_back", message).detail("differs", number as u64)
 }
 
-/// What helps depends on whether logs are behind, or only what is derived from them.
-pub(crate) fn what_to_do(compared: &Compared, store: &dyn Backend) -> String {
-    let is_behind = |differs: &&Differs| !differs.how.is_of_account();
+/// The hint: it depends on whether logs are older, or only the derived accounts.
+pub(crate) fn what_to_do(compared: &Comparison, store: &dyn Backend) -> String {
+    let is_behind = |differs: &&HeadDifference| !differs.how.is_of_account();
     let mut logs = compared.differs.iter().filter(is_behind).peekable();
     if logs.peek().is_none() {
-        return "every log holds, so only the database is behind: `selvedge reindex` derives the accounts again"
+        return "every log is valid, only the database is older: `selvedge reindex` derives the accounts again"
             .to_owned();
     }
     if logs.all(|differs| store.is_stray(&differs.thread).unwrap_or(false)) {
-        return "the logs are there and the database does not know them: `selvedge reindex`, then compare again"
-            .to_owned();
+        return "the logs exist but are not in the database: `selvedge reindex`, then compare again".to_owned();
     }
-    "write nothing to this store: keep it aside, and `selvedge restore` a backup that is as new as the list into another folder; \
-     `selvedge verify --all` says what still holds here"
+    "write nothing to this store: set it aside, and `selvedge restore` a backup that is as new as the list into another folder; \
+     `selvedge verify --all` shows what is still valid here"
         .to_owned()
 }

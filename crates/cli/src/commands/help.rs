@@ -11,13 +11,13 @@ use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::output::{BOLD, DIM, Output, paint, table};
 
-/// The word that stands for the list of all codes.
+/// The argument that lists all codes.
 pub(crate) const CODES: &str = "codes";
 
-/// Show the help of a command, or what an error code means
+/// Show the help of a command, or explain an error code
 ///
-/// Every error has a code that never changes: it stands in its JSON, and under it for people. Its page says what it means,
-/// what usually causes it, what to do, and whether sending the same request again helps. `selvedge help codes` lists them all.
+/// Every error has a code that never changes. It is shown below the message and in the JSON. Its page says what it means, what
+/// usually causes it, what to do, and whether a retry helps. `selvedge help codes` lists all codes.
 ///
 /// JSON: of a code, and for `codes` of each, {"code", "exit_codes":[…], "retry":"never"|"perhaps"|"helps", "meaning", "cause",
 /// "remedies":[…], "related":[…]}; of a command {"command", "text", "commands":[…]}.
@@ -55,25 +55,25 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     context.output.record(&Help { command: args.words.join(" "), text: text.to_string(), commands })
 }
 
-/// What the command's own `--help` shows: only clap knows when that is the short form.
+/// The text of the command's own `--help`: only clap knows when that is the short form.
 fn page(words: &[String]) -> Option<StyledStr> {
     let line = ["selvedge"].into_iter().chain(words.iter().map(String::as_str)).chain(["--help"]);
     args::command().try_get_matches_from(line).err().map(|page| page.render())
 }
 
-/// The command that these words name, in a tree that has been built.
+/// The command that these words name, in a built tree.
 pub(crate) fn find<'a>(root: &'a mut Command, words: &[String]) -> Result<&'a mut Command> {
     let mut command = root;
     for (depth, word) in words.iter().enumerate() {
         if command.find_subcommand(word).is_none() {
             return Err(unknown(command, &words[..depth], word));
         }
-        command = command.find_subcommand_mut(word).expect("it was found a line above");
+        command = command.find_subcommand_mut(word).expect("found on the line above");
     }
     Ok(command)
 }
 
-/// The commands below one that people are shown.
+/// The visible subcommands of a command.
 pub(crate) fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|below| !below.is_hide_set())
 }
@@ -92,7 +92,7 @@ fn unknown(command: &Command, above: &[String], word: &str) -> Failure {
     failure.hint(format!("did you mean `selvedge help {}`?", words.join(" ")))
 }
 
-/// The word that is meant, if one is near enough.
+/// The most similar known word, if it is similar enough.
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase().replace('-', "_");
     let far = (word.chars().count() / 3).max(1);
@@ -100,7 +100,7 @@ fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
     near.filter(|(distance, _)| *distance <= far).min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }
 
-/// How many letters must be added, removed or changed to make one word of the other.
+/// The edit distance of two words: letters added, removed or changed.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -131,11 +131,11 @@ fn show(page: &Page, output: &Output) -> Result<()> {
     }
     let exits: Vec<String> = page.exits.iter().map(|exit| format!("{} ({})", *exit as u8, exit.word())).collect();
     let row = |style: Style, name: &str, text: &str| format!("{} {text}", paint(style, format_args!("{name:<11}")));
-    let mut lines = vec![paint(BOLD, page.code), page.means.to_owned(), String::new()];
-    let exits = if exits.is_empty() { "none: it is only worth knowing".to_owned() } else { exits.join(", ") };
+    let mut lines = vec![paint(BOLD, page.code), page.meaning.to_owned(), String::new()];
+    let exits = if exits.is_empty() { "none: for information only".to_owned() } else { exits.join(", ") };
     lines.push(row(DIM, "exit code", &exits));
-    lines.push(row(DIM, "retrying", &page.retry.to_string()));
-    lines.push(row(DIM, "often", page.cause));
+    lines.push(row(DIM, "retry", &page.retry.to_string()));
+    lines.push(row(DIM, "cause", page.cause));
     for (index, remedy) in page.remedies.iter().enumerate() {
         lines.push(row(DIM, if index == 0 { "what to do" } else { "" }, &format!("- {remedy}")));
     }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_word_is_found_and_a_far_one_is_not() {
+    fn a_similar_word_is_suggested_and_a_different_one_is_not() {
         let known = || ["version_conflict", "verify", "thread"].into_iter();
         assert_eq!(nearest("version-conflit", known()), Some("version_conflict"));
         assert_eq!(nearest("verfy", known()), Some("verify"));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn no_command_is_called_like_a_code() {
+    fn no_command_has_the_name_of_a_code() {
         let root = args::command();
         let called = |name: &str| root.find_subcommand(name).is_some();
         assert!(!called(CODES) && !Page::all().any(|page| called(page.code)));

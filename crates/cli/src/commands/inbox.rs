@@ -1,4 +1,4 @@
-//! `selvedge inbox`: what waits for somebody, over all threads.
+//! `selvedge inbox`: the needs of all threads.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -15,32 +15,34 @@ use crate::output::{BOLD, DIM, Output, WARN, paint};
 use crate::text::{clean, count, local, local_minute};
 use crate::waiting::{Need, needs};
 
-/// How long to wait for news before looking again, and whether anybody still listens.
-const LISTEN: Duration = Duration::from_millis(500);
-/// How long whoever said the last word may take to go on with the thread.
-const TO_GO_ON: Duration = Duration::from_secs(3);
+/// How long to wait for a commit before checking the needs, and stdout, again.
+const POLL: Duration = Duration::from_millis(500);
+/// How long the process with the last decision may take to resume the thread.
+const TO_RESUME: Duration = Duration::from_secs(3);
 
-/// Show what needs a decision, the newest first
+/// List everything that needs a decision, newest first
 ///
-/// Calls that need approval (also while the other calls of their thread run), calls whose outcome is unknown, threads that reached a limit
-/// or whose process died; each with the commands that answer it. Of a call whose outcome is unknown: what was called, when it was dispatched,
-/// what recovery found out (whether its process was ended, was gone or may be alive; what its tool said), and the three ways to settle it. A call that somebody has answered, and whose thread has yet to take that in, is shown as answered. What
-/// is asked about is shown whole if it is no longer than a few pages; with THREAD, whatever its length.
+/// Lists calls that need approval (also while other calls of their thread run), calls whose outcome is unknown, and threads that
+/// reached a limit or whose process died; each with the commands that resolve it. For a call whose outcome is unknown it shows what
+/// was called, when it was dispatched, what recovery found (whether its process was killed, had died or may be alive; what its tool
+/// reported), and the three ways to resolve it. A call whose decision is queued, and not yet applied by its thread, is shown as
+/// answered. Arguments of up to a few pages are shown whole; with THREAD, of any length.
 ///
 /// JSON: one object per need: {"thread_id", "title", "reason", "code", "call_id", "tool", "arguments", "why", "since", "expires_at",
-/// "resume_mode", "expired", "dispatched_at", "probed", "answered", "commands"}. "arguments" are whole, whatever their length; they are null where nothing is asked
-/// about a call, or where the log can't be read. "since" is when it was asked, or when the thread began to wait. "answered" is what somebody said of the call ("approve", "edit",
-/// "deny", "done", "not_done", "unknown") that the thread has yet to take in, or null. "resume_mode" is what becomes of a call once it
-/// is allowed, and null of one whose outcome is unknown: "replay_tool_call" makes it as it was asked for, "pass_decision_to_tool" with what `approve --with` gives, and
-/// "use_decision_as_tool_result" does not make it and takes that for its result. "expired" says that the time to decide is over: the
-/// thread goes on without the call. "dispatched_at" and "probed" are of a call whose outcome is unknown; "probed" is null if its own run
-/// recorded that, else {"call_id", "process": "ended", "gone" or "alive" (absent if none is on record), "reconciled": "unknown" (absent if
-/// its tool was not asked)}.
+/// "resume_mode", "expired", "dispatched_at", "probed", "answered", "commands"}. "arguments" are always whole, and null if the need
+/// is not about a call or the log can't be read. "since" is when approval was requested, or when the thread was suspended. "answered"
+/// is a queued decision ("approve", "edit", "deny", "done", "not_done", "unknown"), or null. "resume_mode" is what an approval does,
+/// and null for a call whose outcome is unknown: "replay_tool_call" makes the call as it is, "pass_decision_to_tool" makes it with
+/// the value of `approve --with`, and "use_decision_as_tool_result" uses that value as the result without making the call. "expired"
+/// means that the time to decide is over: when resumed, the thread continues without the call. "dispatched_at" and "probed" belong to
+/// a call whose outcome is unknown; "probed" is null if its own run recorded that, else {"call_id", "process": "ended", "gone" or
+/// "alive" (absent if none is recorded), "reconciled": "unknown" (absent if its tool was not asked), "no_reconcile": true (if it has no reconcile
+/// command)}.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only what this thread waits for: any unique beginning of its id or its hex
+    /// Only needs of this thread: any unique prefix of its id or of its hex suffix
     thread: Option<String>,
-    /// Go on with what comes, until interrupted
+    /// Keep showing new needs until interrupted
     #[arg(short, long)]
     follow: bool,
 }
@@ -52,30 +54,30 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         Screen { store: &*store, trust: User::find()?.trust()?, output: context.output, whole: thread.is_some() };
     let is_meant = |need: &Need| thread.as_ref().is_none_or(|thread| need.thread_id == *thread);
     let look = || -> Result<Vec<Need>> { Ok(needs(&*store)?.into_iter().filter(is_meant).collect()) };
-    // Asked before looking: what comes in between is seen now or looked for again, never missed.
+    // Read before the needs: a commit in between is seen now or in the next round, never missed.
     let mut position = store.position()?;
     let now = look()?;
     let mut known: HashSet<_> = now.iter().map(key).collect();
     let mut answered = HashMap::new();
     if now.is_empty() {
-        context.output.tell("nothing needs a decision");
+        context.output.tell("no pending decisions");
     }
     now.into_iter().try_for_each(|need| screen.show(need))?;
     while args.follow && !context.output.is_closed() {
-        // A process that dies says nothing: who wants to hear of it looks again now and then.
-        store.wait(position, LISTEN)?;
+        // A dying process commits nothing: it is only noticed by polling.
+        store.wait(position, POLL)?;
         position = store.position()?;
         let now = look()?;
-        // Whoever said the last word goes on with the thread in a moment; only what stays waits.
+        // After the last decision its process resumes the thread; only threads that stay suspended are shown.
         let since = |key| {
             let since = answered.get(&key).copied().unwrap_or_else(Instant::now);
             (key, since)
         };
         let still: HashMap<_, Instant> = now.iter().filter(|need| is_answered(need)).map(key).map(since).collect();
-        let waits = |need: &Need| still.get(&key(need)).is_none_or(|since| since.elapsed() >= TO_GO_ON);
+        let waits = |need: &Need| still.get(&key(need)).is_none_or(|since| since.elapsed() >= TO_RESUME);
         let keys = now.iter().filter(|need| known.contains(&key(need)) || waits(need)).map(key).collect();
         let mut news: Vec<Need> = now.into_iter().filter(|need| !known.contains(&key(need)) && waits(need)).collect();
-        // As it came: the oldest first, and calls that were asked about together in their order.
+        // Oldest first; calls of one request stay in their order.
         news.sort_by_key(|need| need.since);
         news.into_iter().try_for_each(|need| screen.show(need))?;
         (known, answered) = (keys, still);
@@ -83,18 +85,17 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether everything that a thread asked is answered, and only nobody goes on with it.
+/// Whether all calls of a thread are decided, and it only has to be resumed.
 fn is_answered(need: &Need) -> bool {
     need.reason == SuspendReason::Approval && need.call_id.is_none()
 }
 
-/// What tells one need from another; a thread that waits again waits anew, a call that is asked about again is asked anew, and one that
-/// has expired is news.
+/// The identity of a need: a thread that is suspended again, a call that is requested again, and one that has expired are new needs.
 fn key(need: &Need) -> (ThreadId, Option<CallId>, Timestamp, bool) {
     (need.thread_id.clone(), need.call_id.clone(), need.since, need.expired)
 }
 
-/// Where needs are shown.
+/// Shows needs.
 struct Screen<'a> {
     store: &'a dyn Backend,
     trust: Trust,
@@ -106,10 +107,7 @@ struct Screen<'a> {
 impl Screen<'_> {
     fn show(&self, mut need: Need) -> Result<()> {
         need.read_call(self.store, &self.trust);
-        match self.output.is_json() {
-            true => self.output.record(&need),
-            false => self.text(&need),
-        }
+        if self.output.is_json() { self.output.record(&need) } else { self.text(&need) }
     }
 
     fn text(&self, need: &Need) -> Result<()> {
@@ -118,7 +116,7 @@ impl Screen<'_> {
         let arguments = need.tool.as_ref().map(|_| arguments(need, self.whole)).unwrap_or_default();
         let what = match (&need.tool, &need.call_id) {
             (Some(tool), call) => {
-                // By its name alone a call that is settled can't be told from another one of the same tool.
+                // Several calls of one tool can only be told apart by their ids.
                 let call = call.as_ref().filter(|_| need.is_unknown_call());
                 let call = call.map(|call| format!(" ({})", clean(call.as_str()))).unwrap_or_default();
                 match arguments.as_slice() {
@@ -127,7 +125,7 @@ impl Screen<'_> {
                 }
             }
             (None, Some(call)) => format!("call {}", clean(call.as_str())),
-            // The code of some is their reason, and is not said twice.
+            // A code that equals the reason is redundant.
             (None, None) => clean(need.code.as_deref().filter(|code| reason != *code).unwrap_or_default()),
         };
         let reason = paint(WARN, reason.as_str().unwrap_or_default());
@@ -138,26 +136,26 @@ impl Screen<'_> {
         }
         let title = need.title.as_deref().map(|title| format!(" {}", clean(title))).unwrap_or_default();
         output.text(format_args!("  {}{title}", need.thread_id))?;
-        for said in said(need) {
-            output.text(format_args!("  {said}"))?;
+        for detail in details(need) {
+            output.text(format_args!("  {detail}"))?;
         }
         need.shown_commands().try_for_each(|command| output.text(format_args!("  {}", paint(DIM, command))))
     }
 }
 
-/// What else there is to know of a need, line by line.
-fn said(need: &Need) -> Vec<String> {
+/// The details of a need, line by line.
+fn details(need: &Need) -> Vec<String> {
     let becomes = match need.resume_mode {
         Some(ResumeMode::UseDecisionAsToolResult) => {
-            Some("if allowed, it is not made: what `--with` gives is its result".to_owned())
+            Some("if approved, the call is not made: the value of `--with` is its result".to_owned())
         }
         Some(ResumeMode::PassDecisionToTool) => {
-            Some("if allowed, it is made with what `--with` gives, or else as it is".to_owned())
+            Some("if approved, the call is made with the value of `--with`, or as it is".to_owned())
         }
         Some(ResumeMode::ReplayToolCall) | None => None,
     };
     let time = need.expires_at.map(|expires_at| {
-        let word = if need.expired { "expired" } else { "until" };
+        let word = if need.expired { "expired" } else { "expires" };
         format!("{word} {}", local(expires_at))
     });
     let answered = need.answered.as_ref().map(|word| {
@@ -169,18 +167,18 @@ fn said(need: &Need) -> Vec<String> {
     [need.why.as_deref().map(clean), found_out, becomes, time, answered].into_iter().flatten().collect()
 }
 
-/// How many characters of arguments stand beside the name of their tool, and how many bytes of them are shown below it.
-const BESIDE: usize = 100;
+/// How many characters of arguments fit after the name of their tool, and how many bytes of them are shown below it.
+const INLINE: usize = 100;
 const SHOWN_BYTES: usize = 8 << 10;
 
-/// The arguments of a call, line by line: somebody decides by them, so they are whole, or it is said what shows the rest.
+/// The arguments of a call, line by line. A person decides by them, so they are whole, or the command that shows the rest is named.
 fn arguments(need: &Need, whole: bool) -> Vec<String> {
     let thread = &need.thread_id;
     let Some(arguments) = &need.arguments else {
-        return vec![format!("(its arguments can't be read: `selvedge verify {thread}` says why)")];
+        return vec![format!("(its arguments can't be read: `selvedge verify {thread}` shows why)")];
     };
     let line = clean(&arguments.to_string());
-    if line.chars().count() <= BESIDE {
+    if line.chars().count() <= INLINE {
         return vec![line];
     }
     let text = clean(&serde_json::to_string_pretty(arguments).unwrap_or_default());

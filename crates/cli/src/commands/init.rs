@@ -1,4 +1,4 @@
-//! `selvedge init`: a key to sign with, the user's trust in it, and a store for threads.
+//! `selvedge init`: creates a signing key, trusts it, and creates a store for threads.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use crate::visible_models::visible_models;
 /// The name under which the user's own key is trusted.
 const OWNER: &str = "self";
 
-/// What of a store belongs to this machine and not into version control.
+/// The files of a store that belong to this machine and not into version control.
 const IGNORED: &str = "\
 # The logs are the record. Databases, locks and the names of live processes belong to this machine.
 agent/threads/*.db
@@ -31,16 +31,16 @@ agent/threads/*.lock
 agent/threads/owners/
 ";
 
-/// Make a signing key and a place for threads
+/// Create a signing key and a store for threads
 ///
-/// Makes a signing key in your own folder if there is none, trusts it, and makes the folder `.ai` for the threads of this
-/// project. What is there already stays as it is.
+/// Creates a signing key in your Selvedge home if there is none, trusts it, and creates the folder `.ai` for the threads of this
+/// project. Existing files are not changed.
 ///
 /// JSON: {"project", "store_created", "user", "key", "key_created", "gitignore_created"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
-/// What was made and what was there.
+/// What was created and what existed.
 #[derive(Debug, Serialize)]
 pub(crate) struct Made {
     #[serde(serialize_with = "crate::text::in_json")]
@@ -59,14 +59,12 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     show(&made, context.output)?;
     context.output.tell(visible_models(context)?);
     if let Some(around) = around.filter(|_| made.store_created) {
-        context
-            .output
-            .say(format!("note: `{}` has threads of its own; here, those of this folder are used", around.display()));
+        context.output.say(format!("`{}` has a store too; in this folder, the new one is used", around.display()));
     }
     Ok(())
 }
 
-/// Makes whatever is missing.
+/// Creates what is missing.
 pub(crate) fn make(project: &Path, user: &User) -> Result<Made> {
     user.check_apart_from(project)?;
     let (signer, key_created) = find_or_make_key(&user.signing())?;
@@ -87,7 +85,7 @@ fn find_or_make_key(folder: &Path) -> Result<(Signer, bool)> {
         Ok(signer) => Ok((signer, false)),
         Err(KeyError::Absent { .. }) => match KeyFolder::create(folder, &SystemIds) {
             Ok(signer) => Ok((signer, true)),
-            // Another `init` was faster; its key is whole.
+            // Another `init` was faster; its key is complete.
             Err(KeyError::Exists { .. }) => Ok((KeyFolder::load(folder)?, false)),
             Err(error) => Err(error.into()),
         },
@@ -95,13 +93,13 @@ fn find_or_make_key(folder: &Path) -> Result<(Signer, bool)> {
     }
 }
 
-/// Writes the file unless there is one, which may be somebody's own.
+/// Writes the file unless there is one, which the user may have written.
 pub(crate) fn write_gitignore(path: &Path) -> Result<bool> {
     match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(mut file) => {
             let written = file.write_all(IGNORED.as_bytes()).and_then(|()| file.sync_all());
             written.map(|()| true).map_err(|error| {
-                // Half a file would be taken for somebody's own the next time.
+                // A partial file would be taken for the user's own the next time.
                 let _ = fs::remove_file(path);
                 Failure::io("write", path, &error)
             })
@@ -115,7 +113,7 @@ fn show(made: &Made, output: &Output) -> Result<()> {
     if output.is_json() {
         return output.record(made);
     }
-    let was = |created: bool| if created { "made" } else { "was there" };
+    let was = |created: bool| if created { "created" } else { "already there" };
     let key_folder = made.user.join("keys");
     let store = made.project.join(".ai");
     output.text(format_args!(
@@ -127,7 +125,7 @@ fn show(made: &Made, output: &Output) -> Result<()> {
     ))?;
     output.text(format_args!("{}  {} ({})", paint(BOLD, "store"), store.display(), was(made.store_created)))?;
     if made.key_created {
-        output.tell("Keep a copy of the key: without it nobody can go on with the threads it signed.");
+        output.tell("Keep a copy of the key: without it, threads that it signed can't be continued.");
     }
     output.tell("Next: `selvedge thread new --agent scribe`");
     Ok(())

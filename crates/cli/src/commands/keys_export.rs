@@ -1,4 +1,4 @@
-//! `selvedge keys export`: a public key for others to check with.
+//! `selvedge keys export`: prints a public key.
 
 use selvedge_log::keys::{KeyError, KeyFolder, PublicKey};
 use selvedge_model::Digest;
@@ -8,14 +8,15 @@ use crate::context::{Context, User};
 use crate::error::{Failure, Result};
 use crate::text::owner;
 
-/// Print a public key as PEM, for others to check with
+/// Print a public key in PEM format
 ///
-/// Without a fingerprint, the key that signs for you. The private half never leaves its file.
+/// Without a fingerprint, prints your signing key's public half. Others need it to verify what you signed. The private half never
+/// leaves its file.
 ///
 /// JSON: {"fingerprint", "owner", "public_key", "pem"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the key's fingerprint
+    /// Any unique prefix of the key's fingerprint
     fingerprint: Option<String>,
 }
 
@@ -40,15 +41,18 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     };
     let fingerprint = public.fingerprint();
     if context.output.is_json() {
-        let (public_key, pem) = (public.to_text(), public.to_pem());
+        let public_key = public.to_text();
+        let pem = public.to_pem();
         return context.output.record(&Exported { fingerprint, owner: owner(&fingerprint, &trust), public_key, pem });
     }
     context.output.bytes(public.to_pem().as_bytes())?;
-    context.output.tell(format_args!("fingerprint {fingerprint}: tell it to whoever gets the key, by another way"));
+    context
+        .output
+        .tell(format_args!("fingerprint {fingerprint}: send it to the receiver of the key over another channel"));
     Ok(())
 }
 
-/// The public half of the key that signs, or did before its private half was lost.
+/// The public half of the signing key, also if its private half is lost.
 fn own(user: &User) -> Result<PublicKey> {
     match KeyFolder::load(&user.signing()) {
         Ok(signer) => Ok(signer.public()),

@@ -1,4 +1,4 @@
-//! `selvedge keys list`: whose signatures count, which key signs, and which took over from which.
+//! `selvedge keys list`: the trusted and revoked keys, the signing key, and rotations.
 
 use selvedge_log::keychain::KeyChain;
 use selvedge_log::keys::{KeyError, KeyFolder};
@@ -11,13 +11,13 @@ use crate::error::Result;
 use crate::output::table;
 use crate::text::{clean, local_minute};
 
-/// Show every key you decided about
+/// List your keys and the keys you trust or have revoked
 ///
-/// The key that signs is marked; one that was taken over from, or was revoked, says so.
+/// Marks the current signing key, and shows which keys were replaced or revoked.
 ///
-/// JSON: {"current", "lost", "keys":[{"fingerprint", "owner", "status", "added_at", "revoked_at", "current", "took_over_from",
-/// "taken_over_by", "rotated_at"}]}; "status" is trusted, revoked, or unknown for a signing key that is not in the trust store;
-/// "lost" is the key whose public half is there without the private one.
+/// JSON: {"current", "lost", "keys":[{"fingerprint", "owner", "status", "added_at", "revoked_at", "current", "predecessor",
+/// "successor", "rotated_at"}]}; "status" is trusted, revoked, or unknown for a signing key that is not in the trust store;
+/// "lost" is a key whose private half is missing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
@@ -36,8 +36,8 @@ struct Key {
     added_at: Option<Timestamp>,
     revoked_at: Option<Timestamp>,
     current: bool,
-    took_over_from: Option<Digest>,
-    taken_over_by: Option<Digest>,
+    predecessor: Option<Digest>,
+    successor: Option<Digest>,
     rotated_at: Option<Timestamp>,
 }
 
@@ -74,17 +74,17 @@ impl Key {
             added_at: known.map(|key| key.added_at),
             revoked_at: known.and_then(|key| key.revoked_at),
             current: current == Some(fingerprint),
-            took_over_from: chain.step_to(&fingerprint).map(|step| step.from),
-            taken_over_by: chain.step_from(&fingerprint).map(|step| step.to),
+            predecessor: chain.step_to(&fingerprint).map(|step| step.from),
+            successor: chain.step_from(&fingerprint).map(|step| step.to),
             rotated_at: chain.step_to(&fingerprint).map(|step| step.rotated_at),
         }
     }
 
     fn row(&self) -> Vec<String> {
         let note = match self {
-            Self { current: true, .. } => "signs".to_owned(),
+            Self { current: true, .. } => "signing key".to_owned(),
             Self { revoked_at: Some(at), .. } => format!("since {}", local_minute(*at)),
-            Self { taken_over_by: Some(heir), .. } => format!("taken over by {}", heir.short()),
+            Self { successor: Some(heir), .. } => format!("replaced by {}", heir.short()),
             _ => String::new(),
         };
         vec![
@@ -106,11 +106,11 @@ fn show(listed: &Listed, context: &Context<'_>) -> Result<()> {
     }
     if let Some(lost) = listed.lost {
         context.output.tell(format!(
-            "The private half of key {} is lost: what it signed stays readable and verifiable, but nothing can be added to it.",
+            "The private half of key {} is lost: threads that it signed stay readable and verifiable, but can't be continued.",
             lost.short()
         ));
     } else if listed.current.is_none() {
-        context.output.tell("There is no key to sign with; `selvedge init` makes one.");
+        context.output.tell("There is no signing key; `selvedge init` creates one.");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `selvedge keys revoke`: believe a key no more.
+//! `selvedge keys revoke`: revokes the trust in a key.
 
 use selvedge_log::keys::KeyFolder;
 use selvedge_log::{KeyChain, Trust};
@@ -9,22 +9,21 @@ use serde::Serialize;
 use crate::context::{Context, User};
 use crate::error::{Failure, Result};
 
-/// Believe a key no more
+/// Revoke the trust in a key
 ///
-/// For a key that somebody else may have got hold of. Nothing that it signed verifies any more, from the first byte on, and nothing
-/// is gone on with that it signed; the logs themselves stay as they are. A key of your own, the one that signs or one that it took over
-/// from, is revoked only after a question, or with --yes. `selvedge keys trust --again` believes it again. A key that is only old is better
-/// rotated.
+/// For a key that may have been stolen. Nothing that it signed verifies any more, and threads that it signed can't be continued; the
+/// logs themselves are not changed. Revoking one of your own keys, current or earlier, needs confirmation, or --yes. `selvedge keys
+/// trust --again` undoes it. To replace an old key, rotate it instead.
 ///
-/// `selvedge verify --all` names every thread that it signed anything of; `selvedge doctor` looks only at the end of long logs, unless told
-/// --deep. While a key that yours took over from is revoked, every log is read whole before a command adds to it.
+/// `selvedge verify --all` lists every thread with a signature of the key; `selvedge doctor` checks only the end of long logs, unless
+/// --deep is given. While an earlier key of yours is revoked, every log is verified whole before a command appends to it.
 ///
 /// JSON: {"fingerprint", "owner", "revoked_at"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the key's fingerprint
+    /// Any unique prefix of the key's fingerprint
     fingerprint: String,
-    /// Also if it is a key of your own, without asking
+    /// Don't ask for confirmation, even for a key of your own
     #[arg(short, long)]
     yes: bool,
 }
@@ -56,25 +55,23 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     context.output.text(format_args!("key {} ({}) is revoked", fingerprint.short(), crate::text::clean(owner)))?;
     let short = fingerprint.short();
-    context
-        .output
-        .tell(format_args!("`selvedge keys trust --again {short}` believes it again, if this was a mistake."));
+    context.output.tell(format_args!("If this was a mistake: `selvedge keys trust --again {short}`"));
     if own == Some(Own::Signs) {
         context
             .output
-            .tell("`selvedge keys rotate` makes a key to sign with; threads of the revoked one can't be gone on with.");
+            .tell("`selvedge keys rotate` creates a new signing key; threads of the revoked one can't be continued.");
     }
     Ok(())
 }
 
-/// What a key is to the user whose it is.
+/// The role of one of the user's own keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Own {
-    /// It signs.
+    /// It is the signing key.
     Signs,
-    /// It is the one that signs, and its private half is gone.
+    /// It is the signing key, and its private half is missing.
     Lost,
-    /// It signed before.
+    /// It is an earlier signing key.
     Signed,
 }
 
@@ -87,7 +84,7 @@ fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<Own>> {
         }
         Err(_) => {}
     }
-    // One whose chain is broken is still a user's own.
+    // A key with a broken chain is still the user's own.
     let trust = user.trust()?;
     let chain = KeyChain::load(&user.keys().chain(), &trust).unwrap_or_default();
     let is_kept = user.keys().retired().join(format!("{fingerprint}.pem")).symlink_metadata().is_ok();
@@ -98,21 +95,23 @@ fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<Own>> {
 fn confirm(own: Own, fingerprint: &Digest, context: &Context<'_>) -> Result<()> {
     let short = fingerprint.short();
     let message = match own {
-        Own::Signs | Own::Lost => format!("key {short} signs for you: without it nothing you signed verifies any more"),
+        Own::Signs | Own::Lost => {
+            format!("key {short} is your signing key: if it is revoked, nothing that you signed verifies any more")
+        }
         Own::Signed => format!(
-            "key {short} was yours before it was rotated: without it no thread verifies that it signed anything of, also \
-             those that your key of today goes on with"
+            "key {short} is an earlier key of yours: if it is revoked, no thread with one of its signatures verifies any more, also \
+             those that your current key continued"
         ),
     };
     match context.output.ask(&format!("{message}. Revoke it? [y/N]")).as_deref() {
         Some("y" | "Y" | "yes") => Ok(()),
         _ => {
             let help = match own {
-                Own::Signs => "`selvedge keys rotate` takes a new key; ",
-                // One whose private half is gone can't hand over.
+                Own::Signs => "`selvedge keys rotate` creates a new key; ",
+                // A key without its private half can't sign a rotation.
                 Own::Lost | Own::Signed => "",
             };
-            let hint = format!("{help}`selvedge keys revoke {short} --yes` means it");
+            let hint = format!("{help}`selvedge keys revoke {short} --yes` revokes it");
             Err(Failure { code: "own_key", ..Failure::usage(message) }.hint(hint))
         }
     }

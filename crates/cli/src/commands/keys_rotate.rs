@@ -1,4 +1,4 @@
-//! `selvedge keys rotate`: a new key in the place of the one that signs.
+//! `selvedge keys rotate`: replaces the signing key.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,14 @@ use serde::Serialize;
 use crate::context::{Context, User};
 use crate::error::Result;
 
-/// Take a new key, which goes on with what the old one signed
+/// Replace the signing key with a new one
 ///
-/// Makes a key, has the old one sign for it, trusts it and puts it in place; the old private key is kept in `keys/retired`. Threads
-/// need nothing: what was signed stays valid, and the next change of each says that another key signs from there on. Cut
-/// short, the command is finished by running it again.
+/// Creates a key, signs it with the old one, trusts it and puts it in place; the old private key is moved to `keys/retired`. Threads
+/// are not changed: existing signatures stay valid, and the next commit of each thread records the rotation. If it is interrupted,
+/// run it again to finish it.
 ///
-/// JSON: {"from", "to", "resumed", "retired"}; "resumed" says that an earlier rotation had been cut short, "retired" is where the
-/// old private key lies.
+/// JSON: {"from", "to", "resumed", "retired"}; "resumed" says that an interrupted rotation was finished, "retired" is the path of the
+/// old private key.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
@@ -45,14 +45,14 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(&done);
     }
-    let finished = if resumed { " (a rotation that was cut short is finished)" } else { "" };
-    context.output.text(format_args!("key {} took over from {}{finished}", to.short(), from.short()))?;
+    let finished = if resumed { " (an interrupted rotation is finished)" } else { "" };
+    context.output.text(format_args!("key {} replaces {}{finished}", to.short(), from.short()))?;
     context
         .output
-        .tell(format_args!("The old private key is kept in {}; keep a copy of the new one.", done.retired.display()));
+        .tell(format_args!("The old private key is in {}; keep a copy of the new one.", done.retired.display()));
     context.output.tell(
-        "Whoever checks what you export from now on needs any one of your keys, old or new; what you exported before is checked with one \
-         from before; who takes it into a store needs each that signed: `selvedge keys export [FINGERPRINT]` prints them.",
+        "New exports can be verified with any of your public keys, old or new; earlier exports with an earlier one. To import them, all keys \
+         that signed must be trusted: `selvedge keys export [FINGERPRINT]` prints them.",
     );
     Ok(())
 }

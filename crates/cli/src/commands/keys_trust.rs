@@ -1,4 +1,4 @@
-//! `selvedge keys trust`: believe what somebody else's key signs, or believe a revoked one again.
+//! `selvedge keys trust`: trusts a key, or a revoked one again.
 
 use std::path::{Path, PathBuf};
 
@@ -12,22 +12,22 @@ use crate::context::{Context, User};
 use crate::error::Result;
 use crate::text::clean;
 
-/// Believe what a key signs
+/// Trust a key
 ///
-/// Compare the fingerprint with its owner, by another way than the one the file came. Trust lies in your own folder; nothing
-/// inside a project adds to it. A key that you revoked is believed again with --again.
+/// Compare the fingerprint with the key's owner, over another channel than the one the file came by. Trust is stored in your Selvedge
+/// home; a project can't add to it. Use --again for a key that you revoked.
 ///
-/// JSON, one object per key: {"fingerprint", "owner", "added"}; "added" is false if the key was known already, and "owner" is then who it
-/// was known as.
+/// JSON, one object per key: {"fingerprint", "owner", "added"}; "added" is false if the key was already known, and "owner" is then
+/// its known owner.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Public keys as PEM
+    /// Public keys in PEM format
     #[arg(value_name = "FILE", required_unless_present = "again")]
     files: Vec<PathBuf>,
-    /// Whose keys they are, in your words
+    /// A name for the keys' owner
     #[arg(long, value_name = "NAME", required_unless_present = "again")]
     owner: Option<String>,
-    /// Believe a key again that was revoked: any unique beginning of its fingerprint
+    /// Trust a revoked key again: any unique prefix of its fingerprint
     #[arg(long, value_name = "FINGERPRINT", conflicts_with_all = ["files", "owner"])]
     again: Option<String>,
 }

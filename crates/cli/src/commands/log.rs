@@ -1,4 +1,4 @@
-//! `selvedge log`: the events of a thread, readable or to the byte, now or as they come.
+//! `selvedge log`: the events of a thread, as text or exact bytes, now or followed.
 
 use std::io::{self, BufRead, Read};
 use std::path::Path;
@@ -12,38 +12,38 @@ use selvedge_store_local::Access;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
-use crate::gist::{event_type, gist};
+use crate::gist::{event_type, gist_at_bound};
 use crate::output::{BOLD, DIM, Output, paint};
 use crate::text::local;
 
-/// How many bytes are gathered before they are shown.
+/// How many bytes are buffered before they are shown.
 const PAGE_BYTES: usize = 64 * 1024;
-/// How long to wait for news before looking whether anybody still listens.
-const LISTEN: Duration = Duration::from_millis(500);
-/// How many commits of other threads are passed over at once.
+/// How long to wait for a commit before checking stdout.
+const POLL: Duration = Duration::from_millis(500);
+/// How many commits are read from the feed at once.
 const FEED_PAGE: usize = 1000;
 
 /// Show the events of a thread
 ///
-/// Lines are numbered from 0. The last line of every changeset is its signed checkpoint. What is shown has not been
-/// verified: `selvedge verify` does that.
+/// Lines are numbered from 0. The last line of every changeset is its signed checkpoint. Signatures are not verified here: `selvedge
+/// verify` does that.
 ///
-/// JSON: one line of the log per line, {"seq", "timestamp", "thread_id", "event_type", "payload"}. With --raw the exact bytes
-/// that were signed.
+/// JSON: one line of the log per line, {"seq", "timestamp", "thread_id", "event_type", "payload"}. With --raw, the exact bytes that
+/// were signed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// Go on with events as they are committed, until interrupted
+    /// Keep showing events as they are committed, until interrupted
     #[arg(short, long)]
     follow: bool,
-    /// Only lines behind number SEQ
+    /// Only lines after number SEQ
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
-    /// The exact bytes of the log
+    /// Print the exact bytes of the log
     #[arg(long)]
     raw: bool,
-    /// At most this many lines
+    /// The maximum number of lines
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let thread = store.resolve(&args.thread)?;
     let from = args.after.map_or(0, |after| after.saturating_add(1));
     let reader = Reader { store: &*store, thread: &thread, output: context.output, raw: args.raw };
-    // Asked before reading: what is committed in between is read now and again looked for, never missed.
+    // Read before the log: a commit in between is seen now or in the next round, never missed.
     let position = store.position()?;
     let left = args.limit.unwrap_or(u64::MAX);
     let place = Place { line: 0, bytes: 0, hash: RunningHash::new(), from, left };
@@ -83,7 +83,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Shows what is there, then what comes.
+    /// Shows the existing events, then new ones.
     fn follow(&self, mut place: Place, mut position: u64) -> Result<()> {
         loop {
             place = self.show_from(place)?;
@@ -94,53 +94,56 @@ impl Reader<'_> {
                 if self.has_news(&mut position)? {
                     break;
                 }
-                self.store.wait(position, LISTEN)?;
-                // A thread that was deleted has no news for ever.
+                self.store.wait(position, POLL)?;
+                // A deleted thread gets no more commits.
                 self.store.head(self.thread)?;
             }
         }
     }
 
-    /// Whether this thread was committed to behind `position`, which moves on.
+    /// Whether this thread has commits after `position`, which is advanced.
     fn has_news(&self, position: &mut u64) -> Result<bool> {
         let news = self.store.after(*position, FEED_PAGE)?;
         *position = news.last().map_or(*position, |last| last.position);
         Ok(news.iter().any(|commitment| commitment.thread == *self.thread))
     }
 
-    /// Shows what is there.
+    /// Shows the existing events.
     fn show_from(&self, mut place: Place) -> Result<Place> {
         let failed = |error: io::Error| Failure::io("read the log of", Path::new(self.thread.as_str()), &error);
         let (head, mut reader) = self.store.transcript(self.thread)?;
         io::copy(&mut reader.by_ref().take(place.bytes), &mut io::sink()).map_err(failed)?;
         let mut page = Vec::new();
         let mut line = Vec::new();
+        let mut changeset = Vec::new();
         while place.left > 0 && next_line(&mut reader, &mut line).map_err(failed)? {
             if place.line >= place.from {
-                self.add(&mut page, &line, place.line)?;
+                self.add(&mut page, &mut changeset, &line, place.line)?;
                 place.left -= 1;
             }
             place.line += 1;
             place.bytes += line.len() as u64;
             place.hash.update(&line);
             if page.len() > PAGE_BYTES {
-                self.turn(&mut page)?;
+                self.flush(&mut page)?;
                 if self.output.is_closed() {
                     return Ok(place);
                 }
             }
         }
-        self.turn(&mut page)?;
+        page.extend_from_slice(readable(&changeset).as_bytes());
+        self.flush(&mut page)?;
         if place.left > 0 && (place.bytes, place.hash.digest()) != (head.bytes, head.hash) {
             let message = format!("the log of `{}` is not what was signed", self.thread);
-            let hint = format!("`selvedge verify {}` says how far it can be relied on", self.thread);
+            let hint = format!("`selvedge verify {}` shows which versions are valid", self.thread);
             return Err(Failure::new(Exit::Integrity, "damaged", message).hint(hint));
         }
         Ok(place)
     }
 
-    /// Adds one line of the log to the page, as it is to be shown.
-    fn add(&self, page: &mut Vec<u8>, bytes: &[u8], number: u64) -> Result<()> {
+    /// Adds one line of the log to the page, as it is to be shown. For people, the lines of a changeset are shown together: what one of
+    /// them means may depend on another.
+    fn add(&self, page: &mut Vec<u8>, changeset: &mut Vec<Line>, bytes: &[u8], number: u64) -> Result<()> {
         if self.raw {
             page.extend_from_slice(bytes);
             return Ok(());
@@ -148,20 +151,24 @@ impl Reader<'_> {
         let decoded = line::decode(bytes.strip_suffix(b"\n").unwrap_or(bytes)).map_err(|error| {
             let mut failure = Failure::of(&error);
             failure.message = format!("line {} of the log of `{}`: {}", number + 1, self.thread, failure.message);
-            failure.hint(format!("`selvedge verify {}` says how far the log can be relied on", self.thread))
+            failure.hint(format!("`selvedge verify {}` shows which versions are valid", self.thread))
         })?;
         if self.output.is_json() {
-            // A line of the log is the JSON that programs are promised.
+            // A line of the log is the documented JSON.
             page.extend_from_slice(bytes);
-        } else {
-            page.extend_from_slice(readable(&decoded).as_bytes());
-            page.push(b'\n');
+            return Ok(());
+        }
+        let is_end = matches!(decoded.event, Event::Checkpoint(_));
+        changeset.push(decoded);
+        if is_end {
+            page.extend_from_slice(readable(changeset).as_bytes());
+            changeset.clear();
         }
         Ok(())
     }
 
-    /// Shows a page and begins the next.
-    fn turn(&self, page: &mut Vec<u8>) -> Result<()> {
+    /// Shows a page and starts the next.
+    fn flush(&self, page: &mut Vec<u8>) -> Result<()> {
         if page.is_empty() {
             return Ok(());
         }
@@ -178,11 +185,27 @@ fn next_line(reader: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     lines::next_line(&mut { reader }, line)
 }
 
-fn readable(line: &Line) -> String {
-    let name = format!("{:<16}", event_type(&line.event));
-    let (name, gist) = match &line.event {
-        Event::Checkpoint(_) => (paint(DIM, name), paint(DIM, gist(&line.event))),
-        _ => (paint(BOLD, name), gist(&line.event)),
-    };
-    format!("{:>5}  {}  {name}  {gist}", line.seq, paint(DIM, local(line.timestamp)))
+/// The lines of a changeset, or of a part of one.
+fn readable(lines: &[Line]) -> String {
+    let is_whole = lines.iter().any(|line| matches!(line.event, Event::Checkpoint(_)));
+    let has_answer = lines.iter().any(|line| matches!(&line.event, Event::Usage(used) if used.estimated));
+    let is_unknown = |line: &Line| line.event.posting().is_some_and(|(_, record)| record.unknown);
+    // An answer without usage is committed with what was settled for it, after what was settled for earlier attempts.
+    let answered = lines.iter().rposition(is_unknown).filter(|_| has_answer);
+    let mut text = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        let at_bound = match is_whole {
+            _ if answered == Some(index) => "usage not reported",
+            true => "answer lost",
+            false => "cost unknown",
+        };
+        let name = format!("{:<16}", event_type(&line.event));
+        let gist = gist_at_bound(&line.event, at_bound);
+        let (name, gist) = match &line.event {
+            Event::Checkpoint(_) => (paint(DIM, name), paint(DIM, gist)),
+            _ => (paint(BOLD, name), gist),
+        };
+        text.push_str(&format!("{:>5}  {}  {name}  {gist}\n", line.seq, paint(DIM, local(line.timestamp))));
+    }
+    text
 }

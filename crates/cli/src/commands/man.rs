@@ -1,4 +1,4 @@
-//! `selvedge man`: the same help as manual pages.
+//! `selvedge man`: the help texts as manual pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use crate::commands::help::{find, shown};
 use crate::context::Context;
 use crate::error::{Failure, Result};
 
-/// Write manual pages
+/// Generate manual pages
 ///
-/// Prints the page of one command as roff, or writes it and those of all commands below it to a folder.
+/// Prints the page of one command as roff, or writes it and the pages of its subcommands to a folder.
 ///
 /// JSON: {"command", "page"}; with --out one object per page, {"command", "file"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The command; Selvedge as a whole if not given
+    /// The command; default: Selvedge as a whole
     #[arg(value_name = "COMMAND")]
     words: Vec<String>,
-    /// Write one page per command to DIR; pages that are there are replaced
+    /// Write one page per command to DIR; existing pages are replaced
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -56,20 +56,20 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 
 fn print(command: &Command, context: &Context<'_>) -> Result<()> {
     let page = render(command);
-    match context.output.is_json() {
-        true => context
-            .output
-            .record(&Printed { command: name(command), page: String::from_utf8_lossy(&page).into_owned() }),
-        false => context.output.bytes(&page),
+    if context.output.is_json() {
+        context.output.record(&Printed { command: name(command), page: String::from_utf8_lossy(&page).into_owned() })
+    } else {
+        context.output.bytes(&page)
     }
 }
 
 fn write(command: &Command, folder: &Path, context: &Context<'_>) -> Result<()> {
     let file = folder.join(format!("{}.1", name(command).replace(' ', "-")));
     fs::write(&file, render(command)).map_err(|error| Failure::io("write", &file, &error))?;
-    match context.output.is_json() {
-        true => context.output.record(&Written { command: name(command), file })?,
-        false => context.output.text(file.display())?,
+    if context.output.is_json() {
+        context.output.record(&Written { command: name(command), file })?
+    } else {
+        context.output.text(file.display())?
     }
     shown(command).try_for_each(|below| write(below, folder, context))
 }
@@ -83,6 +83,6 @@ fn render(command: &Command) -> Vec<u8> {
     let source = concat!("selvedge ", env!("CARGO_PKG_VERSION"));
     let mut page = Vec::new();
     let man = Man::new(command.clone()).source(source).manual("Selvedge");
-    man.render(&mut page).expect("memory takes every byte");
+    man.render(&mut page).expect("writing to memory can't fail");
     page
 }

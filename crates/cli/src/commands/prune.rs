@@ -1,4 +1,4 @@
-//! `selvedge prune`: deletes threads that ended long ago. Never by itself.
+//! `selvedge prune`: deletes old threads that have ended, never automatically.
 
 mod archive;
 mod snapshots;
@@ -20,35 +20,35 @@ use crate::text::{count, local_minute, shell_word};
 /// How many threads are listed at once.
 const PAGE: usize = 1000;
 
-/// Delete threads that ended long ago, and snapshots that are too old
+/// Delete old threads that have ended, and old snapshots
 ///
-/// Only threads that have ended are deleted, each as `selvedge thread delete` does, leaving a signed tombstone; never one that is
-/// created, running or suspended, never one whose chain or parent still goes on, never one that money is held for or that holds some. With --archive each thread is written to a file
-/// first, as `selvedge export` does, with log, manifest and blobs; `selvedge import` takes it in again, in a store where it was not
-/// deleted. One that is not what was signed is not archived, and then not deleted. Nothing is ever pruned by itself.
+/// Deletes only threads that have ended, as `selvedge thread delete` does, leaving a signed tombstone. Threads that are created,
+/// running or suspended are kept, and those whose chain or parent has not ended, and those whose accounts hold reserved money. With
+/// --archive, each thread is first written to a file, as by `selvedge export`, with log, manifest and blobs; `selvedge import` can
+/// import it into another store. A thread whose log is not what was signed is neither archived nor deleted. Nothing is ever pruned
+/// automatically.
 ///
-/// Of the threads that stay and that nothing runs, snapshots go that `state_persistence.retention` does not keep (`delete_older_than_days`,
-/// `max_checkpoints`): a run removes its own, and a thread that no longer runs has none that would. They are copies of what the log says,
-/// so that is done without asking.
+/// Of the remaining threads that are not running, snapshots are removed that `state_persistence.retention` does not keep
+/// (`delete_older_than_days`, `max_checkpoints`). They are copies of what is in the log, so this needs no confirmation.
 ///
-/// JSON: one object per thread, {"thread_id", "status", "completed_at", "version", "archived", "deleted"}; "archived" is the
-/// path of the archive or null, "deleted" is false with --dry-run. Then one object per thread whose snapshots go, {"thread_id",
+/// JSON: one object per thread, {"thread_id", "status", "completed_at", "version", "archived", "deleted"}; "archived" is the path of
+/// the archive or null, "deleted" is false with --dry-run. Then one object per thread whose snapshots are removed, {"thread_id",
 /// "snapshots":[NAME…], "removed"}; "removed" is false with --dry-run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Ended at least this long ago: hours, days or weeks, as in 12h, 90d, 2w
+    /// Only threads that ended at least this long ago: hours, days or weeks, as in 12h, 90d, 2w
     #[arg(long, value_name = "AGE", default_value = "90d", value_parser = age)]
     older_than: Age,
-    /// Only threads in this status; may be given more than once
+    /// Only threads in this status; can be repeated
     #[arg(long, value_name = "STATUS", value_parser = ended)]
     status: Vec<Status>,
-    /// Write each thread to a file of its own in DIR before it is deleted
+    /// Write each thread to a file in DIR before it is deleted
     #[arg(long, value_name = "DIR")]
     archive: Option<PathBuf>,
     /// Show what would be deleted, and delete nothing
     #[arg(long)]
     dry_run: bool,
-    /// Don't ask
+    /// Don't ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Args {
 struct Age(i64);
 
 fn age(text: &str) -> Result<Age, String> {
-    let bad = || format!("`{text}` is no length of time; write 12h, 90d or 2w");
+    let bad = || format!("`{text}` is not a valid age; use 12h, 90d or 2w");
     let unit = text.chars().last().ok_or_else(bad)?;
     let hours = match unit {
         'h' => 1,
@@ -70,16 +70,17 @@ fn age(text: &str) -> Result<Age, String> {
     if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return Err(bad());
     }
-    let long = || format!("`{text}` is too long ago: at most {}{unit}", i64::MAX / (hours * 3_600_000_000));
+    let long = || format!("`{text}` is too long: at most {}{unit}", i64::MAX / (hours * 3_600_000_000));
     let number: i64 = digits.parse().map_err(|_| long())?;
     number.checked_mul(hours * 3_600_000_000).map(Age).ok_or_else(long)
 }
 
 fn ended(text: &str) -> Result<Status, String> {
     let status: Status = text.parse()?;
-    match status.is_terminal() {
-        true => Ok(status),
-        false => Err(format!("a thread that is {status} has not ended and is never pruned")),
+    if status.is_terminal() {
+        Ok(status)
+    } else {
+        Err(format!("a thread that is {status} has not ended and is never pruned"))
     }
 }
 
@@ -118,7 +119,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The threads that may go, oldest first.
+/// The threads to delete, oldest first.
 fn due(store: &dyn Backend, before: Timestamp, statuses: &[Status], context: &Context<'_>) -> Result<Vec<Summary>> {
     let mut due = Vec::new();
     let mut cursor: Option<Cursor> = None;
@@ -141,7 +142,7 @@ fn due(store: &dyn Backend, before: Timestamp, statuses: &[Status], context: &Co
     }
 }
 
-/// Whether money is held by a thread's chain or for it, in which case the store would refuse; that is said.
+/// Whether the account of a thread's chain holds reserved money, so that the store would refuse; with a notice.
 fn is_in_use(store: &dyn Backend, manifest: &Manifest, context: &Context<'_>) -> Result<bool> {
     let Some(account) = store.account(&manifest.chain_root_id)?.filter(Account::is_in_use) else { return Ok(false) };
     tell_kept(&Error::AccountInUse { thread: manifest.thread_id.clone(), account: account.id }, context);
@@ -153,7 +154,7 @@ fn tell_kept(why: &Error, context: &Context<'_>) {
     context.output.say(format!("not pruned: {why}{hint}"));
 }
 
-/// Whether somebody who has not ended may still look at this thread: what continues it, or what started it.
+/// Whether a thread that has not ended may still read this one: a successor or its parent.
 fn is_needed(store: &dyn Backend, manifest: &Manifest) -> Result<bool> {
     if manifest.status == Status::Continued || manifest.continuation_of.is_some() {
         let chain = store.chain(&manifest.thread_id)?;
@@ -172,10 +173,10 @@ fn is_needed(store: &dyn Backend, manifest: &Manifest) -> Result<bool> {
 fn prune(thread: &Summary, archive: Option<&Path>, store: &dyn Backend, context: &Context<'_>) -> Result<()> {
     let id = &thread.manifest.thread_id;
     let archived = archive.map(|folder| archive::keep(id, store, folder)).transpose()?;
-    // Somebody may have gone on with it since it was listed.
+    // It may have been continued since it was listed.
     let now = store.get(id)?;
     if now.version != thread.version {
-        context.output.say(format!("{id} was changed meanwhile and is kept"));
+        context.output.say(format!("{id} was changed in the meantime and is kept"));
         return Ok(());
     }
     let tombstone = match store.delete(id) {
@@ -189,8 +190,8 @@ fn prune(thread: &Summary, archive: Option<&Path>, store: &dyn Backend, context:
     if context.output.is_json() {
         return context.output.record(&Pruned { archived, ..Pruned::of(thread, true) });
     }
-    let kept = archived.map_or_else(String::new, |path| format!(", a copy is in {path}"));
-    context.output.text(format_args!("{id} is deleted (it was at version {}){kept}", tombstone.head.version))
+    let kept = archived.map_or_else(String::new, |path| format!(", archived in {path}"));
+    context.output.text(format_args!("{id} is deleted (at version {}){kept}", tombstone.head.version))
 }
 
 impl<'a> Pruned<'a> {
@@ -212,7 +213,7 @@ fn show(due: &[Summary], context: &Context<'_>) -> Result<()> {
         return due.iter().try_for_each(|thread| context.output.record(&Pruned::of(thread, false)));
     }
     if due.is_empty() {
-        context.output.tell("no thread to prune");
+        context.output.tell("no threads to prune");
         return Ok(());
     }
     let row = |thread: &Summary| {
@@ -227,19 +228,19 @@ fn show(due: &[Summary], context: &Context<'_>) -> Result<()> {
 
 fn confirm(due: &[Summary], args: &Args, context: &Context<'_>) -> Result<()> {
     let threads = count(due.len() as u64, "thread");
-    let question = format!("Delete {threads} and all their files for good? [y/N]");
+    let question = format!("Delete {threads} and all their files permanently? [y/N]");
     match context.output.ask(&question).map(|answer| answer.to_lowercase()).as_deref() {
         Some("y" | "yes") => Ok(()),
         Some(_) => Err(Failure::new(Exit::Failed, "not_confirmed", "nothing was deleted")),
         None => {
-            let failure = Failure::usage(format!("deleting {threads} needs a yes, and there is no terminal to ask on"));
+            let failure = Failure::usage(format!("deleting {threads} needs confirmation, and there is no terminal"));
             let same = again(args);
             Err(failure.hint(format!("`{same} --dry-run` shows them; `{same} --yes` deletes them")))
         }
     }
 }
 
-/// The command as it was typed, so far as it says what is pruned and what is kept.
+/// The command as typed, without `--dry-run` and `--yes`.
 fn again(args: &Args) -> String {
     let hours = args.older_than.0 / 3_600_000_000;
     let mut words = vec!["selvedge prune".to_owned(), format!("--older-than {hours}h")];
@@ -259,10 +260,10 @@ mod tests {
         assert_eq!(age("90d"), Ok(Age(90 * 24 * hour)));
         assert_eq!(age("2w"), Ok(Age(14 * 24 * hour)));
         for bad in ["", "d", "90", "-1d", "+1d", "1m", "1.5d", "é"] {
-            assert!(age(bad).unwrap_err().contains("no length of time"), "{bad}");
+            assert!(age(bad).unwrap_err().contains("not a valid age"), "{bad}");
         }
         for long in ["4294967296d", "99999999999999999999d"] {
-            assert!(age(long).unwrap_err().ends_with("is too long ago: at most 106751991d"), "{long}");
+            assert!(age(long).unwrap_err().ends_with("is too long: at most 106751991d"), "{long}");
         }
     }
 }

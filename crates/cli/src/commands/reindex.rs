@@ -8,6 +8,7 @@ use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::{Access, LeftOut, LocalStore, Rebuild, Reindexed};
 use serde::Serialize;
 
+use crate::commands::heads::kept;
 use crate::context::{Context, User};
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
@@ -15,20 +16,20 @@ use crate::text::{clean, count};
 
 /// Rebuild the database from the logs
 ///
-/// Every log is read whole and checked, every hash and every signature. A new database is built beside the old one and put
-/// in its place; manifests that are missing are written anew. Refused while another process has the store open to write.
-/// Killed anywhere, run it again and it is done.
+/// Every log is read whole and verified, every hash and every signature. A new database is built and replaces the old one; missing
+/// manifests are written. Refused while another process has the store open for writing. If it is interrupted, run it again.
 ///
-/// What the old database had committed and not yet written to a log is written first, and requests that were not consumed are
-/// carried over; if it can't be read, it is kept aside and what could not be carried over is said. No head is lowered and no
-/// deleted thread comes back: a log that does not hold, or is shorter than somebody remembers, is named and left alone, and the
-/// command ends with exit code 6.
+/// Committed bytes in the old database that are not in a log yet are written first, and pending requests are carried over. If the old
+/// database can't be read, it is set aside, and the report says what could not be carried over. No log is shortened and no deleted
+/// thread comes back: a log that does not verify, or is shorter than the old database or a signed file says, is listed and left as it
+/// is, and the exit code is 6.
 ///
-/// Where the old database is lost and `thread.json` is older than the log, nobody but the log itself says where it ends: one
-/// that was cut at a checkpoint would look the same. How many such threads there are is said.
+/// If the old database is lost and `thread.json` is older than the log, only the log itself says where it ends: a log that was cut at
+/// a checkpoint would look the same. The report says how many such threads there are. The lists of heads in your Selvedge home
+/// (`selvedge heads export`) are compared with the result: if it is behind one, the exit code is 6.
 ///
-/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "requests", "unvouched", "left_out":[{"thread_id", "why",
-/// "known"}], "incomplete_accounts":[…], "notices":[…]}
+/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "requests", "unvouched",
+/// "left_out":[{"thread_id", "why", "known"}], "incomplete_accounts":[…], "notices":[…]}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
@@ -57,7 +58,7 @@ pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
     let project = context.project()?;
     let user = User::find()?;
     user.check_apart_from(&project)?;
-    // A lost private key leaves everything readable: the database is rebuilt without it too.
+    // The database can be rebuilt without the private key.
     let signer = user.signer().ok();
     let can_sign = signer.is_some();
     let rebuild = Rebuild { project, trust: user.trust()?, signer, disk: Arc::new(RealDisk) };
@@ -69,14 +70,16 @@ pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
     bar.finish_and_clear();
     let rebuilt = rebuilt?;
     if can_sign {
-        // Opening writes the manifests that are missing.
+        // Opening for writing creates missing manifests.
         context.close(context.open(Access::ReadWrite)?);
     }
     show(&rebuilt, context)?;
-    match rebuilt.left_out.first() {
-        None => Ok(()),
-        Some(first) => Err(failure(first, rebuilt.left_out.len())),
+    if let Some(first) = rebuilt.left_out.first() {
+        return Err(failure(first, rebuilt.left_out.len()));
     }
+    // Rebuilt without its old database, a store has a new id, and its logs alone say where they end.
+    let store = context.open(Access::ReadOnly)?;
+    kept::failure(&*store).map_or(Ok(()), Err)
 }
 
 fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
@@ -103,23 +106,22 @@ fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
     context.output.text(format_args!("the database is rebuilt: {}", held.join(", ")))?;
     if rebuilt.drained_bytes > 0 {
         let bytes = count(rebuilt.drained_bytes, "committed byte");
-        context.output.text(format_args!("{bytes} were still to be written to a transcript, and now are"))?;
+        context.output.text(format_args!("{bytes} were written to transcripts"))?;
     }
     for left in &rebuilt.left_out {
-        let known =
-            if left.is_known { "what the old database knew of it is kept" } else { "it is not in the database" };
+        let known = if left.is_known { "its rows in the old database are kept" } else { "it is not in the database" };
         context.output.text(format_args!("{} {}; {known}", paint(BAD, "left out:"), clean(&left.why)))?;
     }
     if rebuilt.unvouched > 0 {
         context.output.say(format!(
-            "{}: only the log itself says where it ends; one that was cut at a checkpoint would look the same, so compare with a backup if you have one",
+            "{}: only the log itself says where it ends; a log that was cut at a checkpoint would look the same, so compare it with a backup",
             count(rebuilt.unvouched, "thread")
         ));
     }
     for account in &rebuilt.incomplete_accounts {
-        context.output.say(format!(
-            "account `{account}`: some postings are in no log any more; what is not known counts as spent"
-        ));
+        context
+            .output
+            .say(format!("account `{account}`: logs with its postings are missing; unknown postings count as spent"));
     }
     for notice in &rebuilt.notices {
         context.output.say(clean(notice));
@@ -130,12 +132,12 @@ fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
 fn failure(first: &LeftOut, all: usize) -> Failure {
     let thread = &first.thread;
     let message = match all {
-        1 => format!("thread `{thread}` was not indexed anew: {}", first.why),
-        _ => format!("{all} threads were not indexed anew; the first is `{thread}`: {}", first.why),
+        1 => format!("thread `{thread}` was not indexed: {}", first.why),
+        _ => format!("{all} threads were not indexed; the first is `{thread}`: {}", first.why),
     };
     Failure::new(Exit::Integrity, "left_out", message)
         .hint(format!(
-            "`selvedge verify {thread}` says what is wrong, `selvedge doctor` what helps; the folder is untouched"
+            "`selvedge verify {thread}` shows what is wrong, `selvedge doctor` what to do; its folder was not changed"
         ))
         .detail("thread_id", thread.as_str())
 }

@@ -1,4 +1,4 @@
-//! `selvedge repair`: mends what may be mended of one thread.
+//! `selvedge repair`: repairs one thread.
 
 use std::sync::Arc;
 
@@ -14,34 +14,33 @@ use crate::error::{Failure, Result};
 use crate::output::{WARN, paint};
 use crate::text::{clean, count};
 
-/// Mend what may be mended of a thread
+/// Repair a thread
 ///
-/// Mended are: bytes behind the end of a log that nobody signed (moved to a quarantine file), a `thread.json` that is missing,
-/// old or not what was signed (the old one kept aside), a `capabilities.md` that is not what was signed (kept aside; the next run
-/// writes a new one), a database that is behind a signed log or does not know it. Nothing is
-/// deleted, no log is edited before its last checkpoint, and what was done is signed into the log. Refused while another
-/// process holds the thread.
+/// Repairs: unsigned bytes after the end of a log (moved to a quarantine file); a `thread.json` that is missing, old or not what was
+/// signed (the old one is set aside); a `capabilities.md` that is not what was signed (set aside; the next run writes a new one); a
+/// database that is older than a signed log or does not list it. Nothing is deleted, no log is edited before its last checkpoint, and
+/// each repair is signed into the log. Refused while another process holds the thread.
 ///
-/// A log that was cut off for good is gone on with only if you accept the loss: the next version is the one behind the
-/// last that anybody remembers, and the log says for ever which versions are lost. Damage before the last checkpoint is never
-/// mended: put the file back from a copy.
+/// A log that was cut off permanently is continued only if you accept the loss: the next version follows the last known one, and the
+/// log records which versions are lost. Damage before the last checkpoint can't be repaired: restore the file from a copy.
 ///
-/// With --from-snapshot the loss is accepted too, and what the newest signed snapshot of a lost version still holds is brought back: its
-/// messages and its state. A snapshot is no log, so the log says that this is provisional, and from which snapshot it is.
+/// With --from-snapshot, the loss is accepted too, and the messages and the state in the newest signed snapshot of a lost version are
+/// recovered. A snapshot is not a log, so the log marks them as provisional, with their snapshot.
 ///
-/// JSON: {"thread_id", "version", "dry_run", "mended":[{"found", …}]}, where "found" is "foreign_bytes" ("bytes"), "manifest" and "capabilities" ("why",
-/// "aside"), "database_behind" ("database", "file"), "not_indexed" ("version"), "loss" ("from_version", "to_version", "by") or "provisional" ("log_version", "messages", "by")
+/// JSON: {"thread_id", "version", "dry_run", "repairs":[{"found", …}]}, where "found" is "foreign_bytes" ("bytes"), "manifest" and
+/// "capabilities" ("why", "aside"), "database_behind" ("database", "file"), "not_indexed" ("version"), "loss" ("from_version",
+/// "to_version", "by") or "provisional" ("log_version", "messages", "by")
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex; the whole id for a thread that the database does not know
+    /// The thread: any unique prefix of its id or of its hex suffix; the whole id if it is not in the database
     thread: String,
-    /// Go on with a log that was cut off, and record what is lost
+    /// Continue a log that was cut off, and record what is lost
     #[arg(long)]
     accept_loss: bool,
-    /// Accept the loss, and bring back what a signed snapshot of a lost version still holds
+    /// Accept the loss, and recover what a signed snapshot of a lost version contains
     #[arg(long)]
     from_snapshot: bool,
-    /// Say what would be done, and do nothing
+    /// Show what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -51,7 +50,7 @@ struct Done<'a> {
     thread_id: &'a ThreadId,
     version: u64,
     dry_run: bool,
-    mended: &'a [Mended],
+    repairs: &'a [Mended],
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -61,24 +60,25 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let from = if args.from_snapshot { snapshot_of_lost(&store, &thread, context)? } else { None };
     let repaired = store.repair_from(&thread, how, from.as_ref()).map_err(|error| proven(&store, &thread, error))?;
     context.close(Arc::new(store));
-    let done = Done { thread_id: &thread, version: repaired.version, dry_run: args.dry_run, mended: &repaired.mended };
+    let done = Done { thread_id: &thread, version: repaired.version, dry_run: args.dry_run, repairs: &repaired.mended };
     if context.output.is_json() {
         return context.output.record(&done);
     }
-    if done.mended.is_empty() {
+    if done.repairs.is_empty() {
         return context.output.text(format_args!("{thread} needs no repair; it is at version {}", done.version));
     }
-    for one in done.mended {
-        context.output.text(words(one, args.dry_run))?;
+    for one in done.repairs {
+        context.output.text(sentence(one, args.dry_run))?;
     }
-    match args.dry_run {
-        true => context.output.tell("Nothing was done."),
-        false => context.output.text(format_args!("{thread} is at version {}, which records this", done.version))?,
+    if args.dry_run {
+        context.output.tell("Dry run: nothing was changed.")
+    } else {
+        context.output.text(format_args!("{thread} is at version {}, which records this", done.version))?
     }
     Ok(())
 }
 
-/// The newest good snapshot of a version that the log lacks.
+/// The newest valid snapshot of a version that the log lacks.
 fn snapshot_of_lost(store: &dyn Backend, thread: &ThreadId, context: &Context<'_>) -> Result<Option<Provisional>> {
     let verdict = store.verify(thread, &mut |_| {})?;
     let proven = verdict.judgement.unchanged_up_to;
@@ -87,7 +87,7 @@ fn snapshot_of_lost(store: &dyn Backend, thread: &ThreadId, context: &Context<'_
     let archive = config.retention.on_completion.archive_folder().unwrap_or("archive");
     let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
     let Some((kept, body)) = newest_of(store, &schema, archive, thread, &is_lost)?.good else {
-        context.output.say("no good snapshot of a lost version is kept: nothing can be brought back");
+        context.output.say("there is no valid snapshot of a lost version: nothing can be recovered");
         return Ok(None);
     };
     let read = || {
@@ -111,7 +111,7 @@ fn resolve(store: &dyn Backend, name: &str) -> Result<ThreadId> {
     }
 }
 
-/// The failure with what is still proven of the log.
+/// The failure with the versions of the log that are still proven.
 fn proven(store: &dyn Backend, thread: &ThreadId, error: Error) -> Failure {
     let is_log = matches!(error, Error::Log { .. });
     let mut failure = Failure::from(error);
@@ -126,36 +126,33 @@ fn proven(store: &dyn Backend, thread: &ThreadId, error: Error) -> Failure {
     failure
 }
 
-fn words(mended: &Mended, dry_run: bool) -> String {
+fn sentence(mended: &Mended, dry_run: bool) -> String {
     let would = if dry_run { "would be " } else { "" };
     match mended {
         Mended::ForeignBytes { bytes } => {
-            format!("{} behind the end of the log {would}moved to a quarantine file", count(*bytes, "byte"))
+            format!("{} after the end of the log {would}moved to a quarantine file", count(*bytes, "byte"))
         }
         Mended::Manifest { why, aside: Some(aside) } => {
-            format!("thread.json written anew ({}); the old one is kept as {aside}", clean(why))
+            format!("thread.json written again ({}); the old one is now {aside}", clean(why))
         }
-        Mended::Manifest { why, aside: None } => format!("thread.json {would}written anew ({})", clean(why)),
+        Mended::Manifest { why, aside: None } => format!("thread.json {would}written again ({})", clean(why)),
         Mended::Capabilities { why, aside: Some(aside) } => {
-            format!("capabilities.md set aside ({}), kept as {aside}; the next run writes it anew", clean(why))
+            format!("capabilities.md set aside ({}) as {aside}; the next run writes a new one", clean(why))
         }
         Mended::Capabilities { why, aside: None } => format!("capabilities.md {would}set aside ({})", clean(why)),
         Mended::Snapshot { why, aside: Some(aside) } => {
-            format!("state.json set aside ({}), kept as {aside}; a later run saves a new one", clean(why))
+            format!("state.json set aside ({}) as {aside}; a later run saves a new one", clean(why))
         }
         Mended::Snapshot { why, aside: None } => format!("state.json {would}set aside ({})", clean(why)),
         Mended::DatabaseBehind { database, file } => {
-            format!("the database {would}moved on from version {database} to {file}, where the signed log ends")
+            format!("the database {would}updated from version {database} to {file}, where the signed log ends")
         }
         Mended::NotIndexed { version } => {
-            format!("the log, which ends at version {version}, {would}read into the database")
+            format!("the log, which ends at version {version}, {would}added to the database")
         }
         Mended::Provisional { log_version, messages, by } => {
             let what = count(*messages, "message");
-            format!(
-                "{what} and the state of version {log_version} {would}brought back from {}, provisionally",
-                clean(by)
-            )
+            format!("{what} and the state of version {log_version} {would}recovered from {}, provisionally", clean(by))
         }
         Mended::Loss { from_version, to_version, by } => {
             let lost = if from_version == to_version {
@@ -163,7 +160,7 @@ fn words(mended: &Mended, dry_run: bool) -> String {
             } else {
                 format!("versions {from_version} to {to_version}")
             };
-            paint(WARN, format!("{lost}, remembered by {}, {would}given up as lost", clean(by)))
+            paint(WARN, format!("{lost}, known from {}, {would}recorded as lost", clean(by)))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `selvedge replay`: a recorded thread again, offline, compared step by step.
+//! `selvedge replay`: replays a recorded thread offline, and compares every step.
 
 mod ordered;
 mod prompt;
@@ -25,48 +25,49 @@ use crate::output::{BAD, BOLD, DIM, GOOD, paint};
 use crate::running;
 use crate::text::{clean, count, one_line};
 
-/// Run a recorded thread again, offline, and compare step by step
+/// Replay a recorded thread offline, and compare every step
 ///
-/// The model answers what it answered, the tools answer what they answered, and so do the calls that started children. What the engine
-/// decides is decided anew, with the tools, the approval rules, the hooks and the program of today: which calls are made, asked about or
-/// denied, where a run stops and why, what is committed and what it folds into. Nothing is asked of the network, no tool is called, nothing
-/// is started, and the thread is not touched. The log is verified first.
+/// The model and the tools give the recorded answers, and so do the calls that started children. What the engine decides is decided
+/// again, with today's tools, approval rules, hooks and program: which calls are made, need approval or are denied, when a run stops
+/// and why, what is committed and the resulting state. Nothing is sent over the network, no tool is called, nothing is started, and
+/// the thread is not changed. The log is verified first.
 ///
-/// What people said, what was imported or appended, and how the thread was born is the record's: also what it may call, the risks
-/// that were acknowledged and its limits, because a thread keeps those whatever its directive says later. Where the directive of today
-/// would give a new thread others, or is gone, that is said; --as-ordered-now replays with what it would give, and --limit with other
-/// limits. A limit that was given beside the directive is not part of it: give it again with --limit.
+/// Taken from the record: messages of users, imported and appended changesets, and how the thread was created, with its capabilities,
+/// acknowledged risks and limits, because a thread keeps those even if its directive changes. If today's directive would give a new
+/// thread others, or no longer exists, a notice says so; --current-directive replays with today's, and --limit with other limits. A
+/// limit that was given on the command line is not part of the directive: give it again with --limit.
 ///
-/// Prompts are not in a log, so a changed prompt does not count as a difference; what can be known of it is said: a first message that
-/// would be another one today, and tools that are offered otherwise than `capabilities.md` has it.
+/// Prompts are not recorded, so a changed prompt is not a difference. Notices report what is known: a first message that would differ
+/// today, and tools whose definitions differ from `capabilities.md`.
 ///
-/// With --from, nothing up to that version is compared. If the run that goes on there takes another way before it, that run is taken over to
-/// its end, which is said, and the runs behind it are compared. If nothing is left to compare, nothing but that is said: an error with exit
+/// With --from, nothing up to that version is compared. If the run that is active there diverges earlier, the rest of that run is
+/// taken from the record, with a notice, and the later runs are compared. If nothing is left to compare, that is an error with exit
 /// code 2.
 ///
 /// JSON: {"thread_id", "version", "identical", "compared", "given", "differences":[{"version", "line", "reason", "what", "recorded",
-/// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what", "recorded",
-/// "now"}]}. "identical" means that nothing of what was compared differs: look at "compared", it may be 0. "ended_at" is the version from
-/// which on nothing could be compared. "prompt" is what is told or given otherwise today: "first message", "directive", "capabilities",
-/// "acknowledged", "limits" or a tool. Exits with 1 if something came out otherwise.
+/// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what",
+/// "recorded", "now"}]}. "identical" means that no difference was found: check "compared", which may be 0. "given" is how many
+/// changesets were taken from the record. "ended_at" is the version after which nothing could be compared. "prompt" lists what
+/// differs today outside of the record: "first message", "directive", "capabilities", "acknowledged", "limits" or a tool. Exits with
+/// 1 if there is a difference.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// Compare only what follows this version; a run that goes on there is done again from its beginning
+    /// Compare only what follows this version; a run that is active there is replayed from its beginning
     #[arg(long, value_name = "VERSION")]
     from: Option<u64>,
-    /// As if the thread had been given this limit: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
+    /// Replay with this limit: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
     #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     limits: Vec<Limits>,
-    /// As if the thread were ordered now: with the capabilities, acknowledged risks and limits that its directive gives today
+    /// Replay with the capabilities, acknowledged risks and limits that the thread's directive gives today
     #[arg(long)]
-    as_ordered_now: bool,
+    current_directive: bool,
 }
 
-/// Something that the model would be told, or the thread be given, otherwise today.
+/// A part of the prompt, or of what the thread was given, that differs today.
 #[derive(Debug, Serialize)]
-struct Told {
+struct Changed {
     what: String,
     recorded: Value,
     now: Value,
@@ -77,7 +78,7 @@ struct Record<'a> {
     identical: bool,
     #[serde(flatten)]
     report: &'a Report,
-    prompt: &'a [Told],
+    prompt: &'a [Changed],
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -88,19 +89,20 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let redactor = running::redactor(&workshop);
     let engine = Engine::new(running::options(&store, store.trust().clone()));
     let mut recording = Recording::read(&*store, &thread, store.trust())?;
-    // The thread as it was born: what was raised since is raised again where it was.
+    // The thread as it was created: later raises of limits are replayed.
     let mut born = load(&*store, &thread, store.trust(), Some(0))?.thread.manifest;
     let today = ordered::today(&*store, &workshop, &born);
     let work = assignment(&engine, &workshop, &born)?;
-    let told = prompt::differences(&*store, today.as_ref(), &born, &work, &redactor, &recording);
-    if args.as_ordered_now {
+    let changes = prompt::differences(&*store, today.as_ref(), &born, &work, &redactor, &recording);
+    if args.current_directive {
         ordered::instead(today, &mut born, &mut recording)?;
     }
     born.limits = with_limits(born.limits, &mut recording, &args.limits);
     let work = assignment(&engine, &workshop, &born)?;
     let last_run = last_run(&recording);
     let again = |from| {
-        let (model, scopes) = (Arc::new(recorded(&recording)), workshop.config.scopes.clone());
+        let model = Arc::new(recorded(&recording));
+        let scopes = workshop.config.scopes.clone();
         let how = How { work: work.clone(), model, scopes, redactor: redactor.clone(), from };
         replay(recording.clone(), how).map_err(|error| Failure::of(&error))
     };
@@ -110,30 +112,31 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         let end = end_of_run(&recording, version);
         report = again(Some(end))?;
         context.output.say(format_args!(
-            "the run takes another way at version {version} already: it is taken over up to its end, version {end}"
+            "the run diverges at version {version} already: it is taken from the record up to its end, version {end}"
         ));
     }
-    // Of nothing it can't be said that it is the same.
+    // Nothing was compared, so "identical" would be wrong.
     if let (Some(from), 0) = (args.from, report.compared + report.count) {
         return Err(nothing_left(&thread, from, last_run));
     }
-    match context.output.is_json() {
-        true => context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &told })?,
-        false => show(&report, &told, context)?,
+    if context.output.is_json() {
+        context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &changes })?
+    } else {
+        show(&report, &changes, context)?
     }
     outcome(&report, last_run)
 }
 
-/// Why nothing was compared, and from where on something can be.
+/// The failure if nothing was compared, with the last usable version.
 fn nothing_left(thread: &ThreadId, from: u64, last_run: Option<u64>) -> Failure {
-    let message = format!("nothing of `{thread}` could be compared behind version {from}");
+    let message = format!("nothing of `{thread}` can be compared after version {from}");
     let hint = match last_run.and_then(|begins| begins.checked_sub(1)) {
         Some(last) if last < from => {
             format!(
-                "its last run begins behind version {last}: `selvedge replay {thread} --from {last}`, or any version before, compares it"
+                "its last run begins after version {last}: use `selvedge replay {thread} --from {last}`, or an earlier version"
             )
         }
-        _ => format!("no run of an engine follows; `selvedge log {thread}` shows what is recorded"),
+        _ => format!("no run follows; `selvedge log {thread}` shows what is recorded"),
     };
     Failure::new(Exit::Usage, "nothing_to_compare", message).hint(hint)
 }
@@ -145,7 +148,7 @@ fn end_of_run(recording: &Recording, version: u64) -> u64 {
     of_run.max().unwrap_or(version)
 }
 
-/// Other ceilings than those that the thread was born with.
+/// The limits that the thread was created with, replaced by those of `--limit`.
 fn with_limits(born: Option<Limits>, recording: &mut Recording, wanted: &[Limits]) -> Option<Limits> {
     if wanted.is_empty() {
         return born;
@@ -157,8 +160,7 @@ fn with_limits(born: Option<Limits>, recording: &mut Recording, wanted: &[Limits
     Some(limits)
 }
 
-/// What a run of the thread would be done with today, as whoever runs it is equipped; but nobody is launched. Its model need not be
-/// there: it is not asked.
+/// The assignment of a run of the thread today, with a launcher that starts nothing. Its model need not exist: it is not called.
 fn assignment(engine: &Engine, workshop: &Arc<Workshop>, born: &Manifest) -> Result<Assignment> {
     let launcher: Launcher = Arc::new(|_| Err("a replay starts nothing".to_owned()));
     let orchestrator = Orchestrator::new(engine.clone(), workshop.clone(), launcher, Arc::new(|_| Ok(())));
@@ -183,7 +185,7 @@ fn recorded(recording: &Recording) -> Replay {
     Replay::new(recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events }))
 }
 
-fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
+fn show(report: &Report, changes: &[Changed], context: &Context<'_>) -> Result<()> {
     let output = context.output;
     let mut version = None;
     for difference in &report.differences {
@@ -201,30 +203,31 @@ fn show(report: &Report, told: &[Told], context: &Context<'_>) -> Result<()> {
         output.text(paint(DIM, format_args!("and {}", count(more, "further difference"))))?;
     }
     if let Some(version) = report.ended_at {
-        output.text(paint(
-            DIM,
-            format_args!("from version {version} on it took another way; nothing behind it was compared"),
-        ))?;
+        output.text(paint(DIM, format_args!("it diverges at version {version}; nothing after that was compared")))?;
     }
-    for Told { what, recorded, now } in told {
+    for Changed { what, recorded, now } in changes {
         output.say(format!("{what}: recorded {}, today {}", shown(Some(recorded)), shown(Some(now))));
     }
     for tool in &report.redefined {
-        output.say(format!("`{}` is defined otherwise than when it was called", clean(tool)));
+        output.say(format!("the definition of `{}` changed since it was called", clean(tool)));
     }
     output.text(closing(report))
 }
 
 fn closing(report: &Report) -> String {
-    let (compared, given) = (count(report.compared, "changeset"), count(report.given, "changeset"));
-    let (thread, state) = (&report.thread_id, report.state_now.short());
+    let compared = count(report.compared, "changeset");
+    let given = count(report.given, "changeset");
+    let thread = &report.thread_id;
+    let state = report.state_now.short();
     match (report.is_identical(), report.compared) {
-        (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken over"),
+        (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken from the record"),
         (true, _) => {
             let word = paint(GOOD, "identical:");
-            format!("{word} {compared} of {thread} decided as recorded, state {state}; {given} taken over")
+            format!("{word} {compared} of {thread} decided as recorded, state {state}; {given} taken from the record")
         }
-        (false, _) => format!("{} {compared} of {thread} compared; {given} taken over", paint(BAD, "diverged:")),
+        (false, _) => {
+            format!("{} {compared} of {thread} compared; {given} taken from the record", paint(BAD, "diverged:"))
+        }
     }
 }
 
@@ -238,7 +241,7 @@ fn shown(value: Option<&Value>) -> String {
     }
 }
 
-/// A whole changeset in short: why it was committed, and each event with the word that tells most.
+/// The summary of a changeset: its reason, and each event with its most informative field.
 fn gist(value: &Value) -> Option<String> {
     let reason = value.get("reason")?.as_str()?;
     let events = value.get("events")?.as_array()?.iter().filter_map(Value::as_object).flatten();
@@ -254,14 +257,12 @@ fn gist(value: &Value) -> Option<String> {
 fn outcome(report: &Report, last_run: Option<u64>) -> Result<()> {
     let Some(first) = report.differences.first() else { return Ok(()) };
     let (thread, version): (&ThreadId, u64) = (&report.thread_id, first.version);
-    let message = format!("`{thread}` came out otherwise at version {version}: {}", count(report.count, "difference"));
-    // Up to there it can't be told what would have come of it.
+    let message = format!("`{thread}` diverged at version {version}: {}", count(report.count, "difference"));
+    // The rest of a run that diverged can't be compared.
     let from = report.ended_at.unwrap_or(version);
     let hint = match last_run {
-        Some(last) if last > from => format!(
-            "`selvedge replay {thread} --from {from}` takes over what is recorded and compares the runs that follow"
-        ),
-        _ => format!("no run follows that could be compared; `selvedge log {thread}` shows what is recorded"),
+        Some(last) if last > from => format!("`selvedge replay {thread} --from {from}` compares the runs that follow"),
+        _ => format!("no later run can be compared; `selvedge log {thread}` shows what is recorded"),
     };
     Err(Failure::new(Exit::Failed, "replay_diverged", message).hint(hint).detail("version", version))
 }

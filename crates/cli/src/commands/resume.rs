@@ -1,4 +1,4 @@
-//! `selvedge resume`: goes on with a thread that waits.
+//! `selvedge resume`: resumes a suspended thread.
 
 use selvedge::Input;
 use selvedge_engine::Error;
@@ -10,34 +10,34 @@ use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::running::Running;
 
-/// Go on with a thread that waits, or that has ended
+/// Resume a suspended thread, or continue one that has ended
 ///
-/// A thread waits because a limit was reached, because somebody must decide, or because its process died. What has an outcome
-/// is not done again: calls that may run at most once are asked after, others are repeated. A message is optional.
+/// A thread is suspended because it reached a limit, needs a decision, or its process died. Calls that have an outcome are not
+/// repeated. Of the others, those that may run at most once are reconciled with their tool, and the rest are repeated. A message is
+/// optional.
 ///
-/// A limit is raised also while another process runs the thread: that is queued for the process, which applies it, and a message waits for
-/// its turn.
+/// While another process runs the thread, raised limits and the message are queued for that process.
 ///
-/// A thread that has ended goes on in another one, which knows all that was said and is told the message; without one there is
-/// nothing to do. Of a chain, any thread may be named: its end goes on.
+/// A thread that has ended is continued in a new one, with the whole conversation and the message; here a message is required. Any
+/// thread of a chain can be named: its end is resumed.
 ///
-/// JSON: as `selvedge run`. If a thread that had ended goes on, "resumed" of the outcome is {"old_thread_id", "new_thread_id",
-/// "original_thread_id", "resolved_thread_id", "directive", "reconstructed_turns"}; "original_thread_id" is the one that was named, or null
-/// if that was the end of its chain.
+/// JSON: as `selvedge run`. If a thread that had ended is continued, "resumed" of the outcome is {"old_thread_id", "new_thread_id",
+/// "original_thread_id", "resolved_thread_id", "directive", "reconstructed_turns"}; "original_thread_id" is the thread that was
+/// named, or null if that was the end of its chain.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// What to say first
+    /// A message to send first
     message: Option<String>,
-    /// A higher limit from now on, recorded in the thread: turns, tokens, spend, spawns, depth or duration (seconds)
+    /// Raise a limit, recorded in the thread: turns, tokens, spend, spawns, depth or duration (seconds)
     #[arg(long, value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     raise: Vec<Limits>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if args.message.as_ref().is_some_and(|message| message.trim().is_empty()) {
-        return Err(Failure::usage("the message is empty").hint("say something, or leave it out"));
+        return Err(Failure::usage("the message is empty").hint("give a message, or leave it out"));
     }
     let running = Running::open(context)?;
     let thread = super::wait::find(&*running.store, &args.thread)?;
@@ -54,14 +54,14 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         let engine = &running.engine;
         let raised = engine.resume(&thread, input.clone().raising(raise.clone()), work.clone(), cancel, tell);
         let Err(Error::Store(StoreError::LeaseHeld { .. })) = raised else { return raised };
-        // Whoever has it can't give it back before it has heard this.
+        // The holder serves pending requests before it releases the lease.
         let end = engine.end_of_chain(&thread)?;
         engine.raise(&end, &raise)?;
         is_left = true;
         match (input.is_empty(), running.store.get(&end)?.manifest.status) {
             (false, _) => engine.send(&thread, input, work.clone(), cancel, tell),
             (true, Status::Running) => raised,
-            // Whoever had it did not run it, or has done so by now.
+            // The holder did not run it, or the run has ended.
             (true, _) => engine.resume(&thread, input, work.clone(), cancel, tell),
         }
     });

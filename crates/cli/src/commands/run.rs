@@ -1,9 +1,9 @@
-//! `selvedge run`: a directive becomes a thread, and the thread runs.
+//! `selvedge run`: creates a thread from a directive, and runs it.
 
 use std::path::PathBuf;
 
 use selvedge::Input;
-use selvedge::workshop::{Order, Wishes};
+use selvedge::workshop::{Order, OrderOptions};
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, CommitKey, DirectiveId, Message, NewThread, Role, TaskId};
 use serde_json::{Map, Value};
@@ -14,33 +14,33 @@ use crate::running::Running;
 
 /// Run a directive
 ///
-/// The directive is looked for in the project (.ai/directives), then among your own, then among those that come with the
-/// program. It becomes a thread of its own; every step is signed and durable before it is shown. Ctrl-C stops the run and
-/// keeps the thread; pressed twice, whatever is going on is torn down.
+/// Looks for the directive in the project (.ai/directives), then in your Selvedge home, then among the built-in ones. Creates a
+/// thread and runs it; every step is signed and durable before it is shown. Ctrl-C stops the run and keeps the thread; pressed again,
+/// it kills running tools.
 ///
-/// Without --model the directive's own is used, else an offline one that answers from a script. `scripted:FILE` answers from
-/// a script of yours, `recorded:DIR` from calls that --record wrote. `selvedge model list` shows the others.
+/// Without --model, the model of the directive or the agent is used, or else an offline model that answers from a script. `scripted:FILE` answers
+/// from your own script, `recorded:DIR` from calls that --record wrote. `selvedge model list` shows the others.
 ///
-/// JSON: one object per line, each with "told": "committed" with the event, its "thread_id", "version", "seq" and "reason";
-/// "draft" for what is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; "missed" if the reader was too slow for
-/// drafts and other events that are not committed; and last "ended" with the outcome.
+/// JSON: one object per line, each with "type": "committed" with the event, its "thread_id", "version", "seq" and "reason"; "draft"
+/// for output that is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; "missed" if the reader was too slow and
+/// drafts or other uncommitted events were dropped; and last "ended" with the outcome.
 ///
-/// An outcome is the same object everywhere: "thread_id" (the end of the chain), "original_thread_id" (what was asked for, if that is
-/// another one), "status", "run_id", "code" and "why" (why it ended or waits, in a word and in a sentence), "result" (the last words of the
-/// model, at most 4,000 characters), "outputs", "cost" (of the whole chain) and "run_cost" (of the run), each {"turns", "input_tokens",
-/// "output_tokens", "spend" in dollars, "duration_ms"}, "suspended", "asks", "resumed" (if a thread that had ended went on in another one),
-/// "holder" (the process that runs it), "directive" and "title". Fields that say nothing are left out.
+/// An outcome is the same object everywhere: "thread_id" (the end of the chain), "original_thread_id" (the requested thread, if
+/// different), "status", "run_id", "code" and "why" (why it ended or is suspended, as a code and as a sentence), "result" (the last
+/// text of the model, at most 4,000 characters), "outputs", "cost" (of the whole chain) and "run_cost" (of the run), each {"turns",
+/// "input_tokens", "output_tokens", "spend" in dollars, "duration_ms"}, "suspended", "asks", "resumed" (if a thread that had ended
+/// was continued in a new one), "holder" (the process that runs it), "directive" and "title". Empty fields are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directive, such as `reports/weekly`
     directive: String,
-    /// An input of the directive; JSON where it is valid JSON, else text
+    /// An input of the directive; parsed as JSON if possible, else as text
     #[arg(long = "input", value_name = "NAME=VALUE", value_parser = pair)]
     inputs: Vec<(String, String)>,
-    /// The agent that runs it
+    /// The agent that runs it; default: `agent`
     #[arg(long, value_name = "AGENT")]
     agent: Option<String>,
-    /// The model, such as `anthropic:claude-…`, or a tier: fast, general, high or max
+    /// The model, such as `anthropic:claude-…`, or a tier: fast, general, high or max; default: that of the directive or the agent
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// Record the exact bytes of calls to models on the network in DIR, without credentials; `--model recorded:DIR` answers from them
@@ -49,16 +49,16 @@ pub(crate) struct Args {
     /// A limit of this run: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
     #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     limits: Vec<Limits>,
-    /// The task that the thread is bound to; its text, .ai/knowledge/tasks/TASK.md, is told to the model in every run
+    /// The task that the thread belongs to; its text, .ai/knowledge/tasks/TASK.md, is part of every prompt
     #[arg(long, value_name = "TASK")]
     task: Option<TaskId>,
-    /// Start it in a process of its own and don't wait; `selvedge wait` does
+    /// Run in a new process and return at once; `selvedge wait` waits for it
     #[arg(long)]
     detach: bool,
-    /// A name for this run: run again under the same name, no second thread is created, and the answer is the outcome of the first
+    /// An idempotency key: a second run with the same key creates no new thread and returns the outcome of the first
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// What to call the thread
+    /// A title for the thread
     #[arg(long, value_name = "TITLE", value_parser = super::thread_rename::check_title)]
     title: Option<String>,
 }
@@ -77,14 +77,14 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let key = args.key.map(|key| CommitKey::new(format!("run:{key}"))).transpose();
     let key = key.map_err(|error| Failure::usage(error.to_string()))?;
     let running = Running::open_recording(context, args.record.as_deref())?;
-    let wishes = Wishes {
+    let options = OrderOptions {
         inputs: values(args.inputs),
         agent,
         model: args.model,
         task: args.task,
         limits: crate::limit::all(&args.limits),
     };
-    let ordered = running.orchestrator.order(&directive, wishes);
+    let ordered = running.orchestrator.order(&directive, options);
     let Order { mut thread, assignment, task, notices } = match ordered {
         Ok(order) => order,
         Err(error) => {
@@ -98,38 +98,39 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         check_first(&running, key, &directive)?;
     }
     if args.detach {
-        // Its tools have the engine, and so the store that is closed.
+        // Its tools hold the engine, which holds the store that is closed.
         drop(assignment);
         return detached(running, thread, task, key.as_ref(), context);
     }
     running.show(context, assignment, |running, work, cancel, tell| {
-        // The task is there from the beginning: killed at any moment, the thread knows what it is for.
+        // The task is part of the first commit: a thread that is killed at any moment still has it.
         let messages = vec![Message::text(Role::User, task)];
         let (thread, is_new) = match &key {
             Some(key) => running.engine.create_once(key, thread, messages)?,
             None => (running.engine.create(thread, messages)?, true),
         };
         context.output.tell(format!("thread {thread}"));
-        match is_new {
-            true => running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell),
-            false => running.engine.outcome_of(&thread, work.clone(), cancel, tell),
+        if is_new {
+            running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
+        } else {
+            running.engine.outcome_of(&thread, work.clone(), cancel, tell)
         }
     })
 }
 
-/// Refuses a key under which another directive was run.
+/// Refuses a key that was used for another directive.
 fn check_first(running: &Running, key: &CommitKey, directive: &DirectiveId) -> Result<()> {
     let Some(first) = running.engine.created_under(key).map_err(|error| Failure::of(&error))? else { return Ok(()) };
     match running.store.get(&first)?.manifest.directive {
         Some(other) if other != *directive => {
-            Err(Failure::usage(format!("under this key `{other}` was run, as thread `{first}`"))
-                .hint("use another key for another run"))
+            Err(Failure::usage(format!("this key was already used to run `{other}`, as thread `{first}`"))
+                .hint("use another key"))
         }
         _ => Ok(()),
     }
 }
 
-/// Lets a process of its own run the thread.
+/// Runs the thread in a new process.
 fn detached(
     running: Running,
     thread: NewThread,
@@ -145,11 +146,11 @@ fn detached(
         true => context.output.record(&serde_json::json!({"thread_id": thread})),
         false => context.output.text(&thread),
     }?;
-    context.output.tell(format!("`selvedge wait {thread}` waits for it; `selvedge log {thread} --follow` shows it"));
+    context.output.tell(format!("`selvedge wait {thread}` waits for it; `selvedge log {thread} --follow` follows it"));
     Ok(())
 }
 
-/// Inputs as values: JSON where it is more than a plain text, so that `n=3` is a number and `name=anna` a text.
+/// Inputs as values: JSON if it is valid JSON, so that `n=3` is a number and `name=anna` a string.
 fn values(inputs: Vec<(String, String)>) -> Map<String, Value> {
     let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
     inputs.into_iter().map(|(name, text)| (name, value(text))).collect()

@@ -1,4 +1,4 @@
-//! `selvedge send`: a further run on a thread.
+//! `selvedge send`: another run of a thread.
 
 use selvedge_model::RequestId;
 
@@ -6,26 +6,26 @@ use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::running::{self, Running};
 
-/// Say something to a thread and run it
+/// Send a message to a thread and run it
 ///
-/// What an earlier run left open is finished first. If another process runs the thread, the message waits for its turn. A
-/// thread that goes on elsewhere is followed to where it goes on. The message is read from stdin if it is `-` or left out.
+/// An unfinished run is finished first. While another process runs the thread, the message is queued. If the thread was continued by
+/// a successor, the message goes to the end of its chain. The message is read from stdin if it is `-` or missing.
 ///
 /// JSON: as `selvedge run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// What to say
+    /// The message
     message: Option<String>,
-    /// A name for this message: sent again under the same name it is answered with what came of it, and nothing is done twice
+    /// An idempotency key: if the same message is sent again with the same key, it runs once and its outcome is returned
     #[arg(long, value_name = "KEY")]
     key: Option<RequestId>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let Some(input) = running::message(context, args.message.as_deref())? else {
-        return Err(Failure::usage("there is nothing to say").hint("give a message, or pipe one in"));
+        return Err(Failure::usage("there is no message").hint("give a message, or pipe one to stdin"));
     };
     let running = Running::open(context)?;
     let thread = running.resolve(&args.thread)?;

@@ -1,4 +1,4 @@
-//! `selvedge sign`: a file that says who wrote it, and as what.
+//! `selvedge sign`: writes a signature into a file.
 
 use std::path::{Path, PathBuf};
 
@@ -15,25 +15,25 @@ use crate::document::{Document, parse_kind, replace};
 use crate::error::{Exit, Failure, Result};
 use crate::text::clean;
 
-/// How deep and long a JSON document may be; what is signed must be readable again.
+/// The maximum size and depth of a JSON document: a signed one must be readable again.
 const LIMITS: Limits = Limits { bytes_max: 64 << 20, depth_max: 96 };
 
-/// Sign a file, so that a change of it, or its being moved, is found
+/// Sign a file, so that changing or moving it is detected
 ///
-/// Puts your signature into the file: in a comment on its first line (the second behind `#!`), in JSON as the member
-/// `_signature`. A signature that is there is replaced. Signed are content, kind, id and time: a directive can't be passed off
-/// as knowledge, nor one item as another. The kind follows from the folder below `.ai` (directives, knowledge, tools, agents, graphs,
-/// config; else `document`), the id is the path within the project, or the file's name where there is no project.
+/// Writes your signature into the file: in a comment on its first line (the second after `#!`), in JSON as the member `_signature`.
+/// An existing signature is replaced. The signature covers content, kind, id and time: a directive can't be passed off as knowledge,
+/// nor one item as another. The kind follows from the folder below `.ai` (directives, knowledge, tools, agents, graphs, config; else
+/// `document`), the id is the path in the project, or the file name outside of a project.
 ///
 /// JSON: {"file", "kind", "id", "signer", "signed_at", "replaced"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Markdown, YAML, TOML, JSON or a script
     file: PathBuf,
-    /// Sign it as this instead of what its place says
+    /// Sign it as this kind; default: from its path
     #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     kind: Option<DocumentKind>,
-    /// Sign it under this id instead of its path
+    /// Sign it under this id; default: its path
     #[arg(long)]
     id: Option<String>,
 }
@@ -53,9 +53,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let path = context.folder.join(&args.file);
     let document = Document::read(&path, args.kind, args.id.as_deref())?;
     if !document.is_signed_by_people() {
-        let message = match document.is_of_store {
-            true => format!("`{}` is a file of the store, which signs by itself what is to be signed", path.display()),
-            false => format!("a `{}` is signed by the store itself", document.kind.as_str()),
+        let message = if document.is_of_store {
+            format!("`{}` is a file of the store, which signs its own files", path.display())
+        } else {
+            format!("a `{}` is signed by the store itself", document.kind.as_str())
         };
         return Err(Failure::new(Exit::NotAllowed, "document_of_store", message));
     }
@@ -63,10 +64,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if let Some(project) = context.find_project() {
         user.check_apart_from(&project)?;
     }
-    let (signer, at) = (user.signer()?, SystemClock.now().whole_seconds());
+    let signer = user.signer()?;
+    let at = SystemClock.now().whole_seconds();
     let (text, replaced) = signed_text(&document, &signer, at)?;
     replace(&path, text.as_bytes())?;
-    let (kind, id) = (document.kind.as_str(), document.id.as_str());
+    let kind = document.kind.as_str();
+    let id = document.id.as_str();
     if context.output.is_json() {
         let signer = signer.fingerprint();
         return context.output.record(&Signed { file: &path, kind, id, signer, signed_at: at, replaced });
@@ -78,7 +81,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 
 /// The file's text with a signature, and whether there was one.
 fn signed_text(document: &Document, signer: &Signer, at: Timestamp) -> Result<(String, bool)> {
-    let (kind, id) = (document.kind, document.id.as_str());
+    let kind = document.kind;
+    let id = document.id.as_str();
     match document.form()? {
         Form::Json => {
             let value = strict::parse_within(&document.bytes, LIMITS).map_err(|error| Failure::of(&error))?;
@@ -90,7 +94,7 @@ fn signed_text(document: &Document, signer: &Signer, at: Timestamp) -> Result<(S
             Ok((text, replaced))
         }
         Form::Text(comment) => {
-            // The mark that some editors write before UTF-8 would stand between the signature and what it signs.
+            // A byte order mark would be between the signature and the signed text.
             let text = document.text()?;
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
             let body = comment.unsigned(text);
@@ -101,11 +105,11 @@ fn signed_text(document: &Document, signer: &Signer, at: Timestamp) -> Result<(S
     }
 }
 
-/// A second signature below the one that is replaced would be covered, and mean nothing; whoever has one should look.
+/// Refuses a second signature line: it would be covered by the new one, and mean nothing.
 fn refuse_other_line(comment: Comment, body: &str) -> Result<()> {
     if comment.unsigned(body).len() == body.len() && !rye::is_signed(body.as_bytes()) {
         return Ok(());
     }
-    let message = "the file has more than one line of signatures";
-    Err(Failure::new(Exit::NotAllowed, "signed_twice", message).hint("take out the ones that are not wanted"))
+    let message = "the file has more than one signature line";
+    Err(Failure::new(Exit::NotAllowed, "signed_twice", message).hint("remove those that you don't want"))
 }

@@ -1,9 +1,9 @@
-//! `selvedge snapshots`: the snapshots that are kept of a thread.
+//! `selvedge snapshots`: lists the snapshots of a thread.
 
 use selvedge::snapshot::{Schema, examined};
 use selvedge_model::{ThreadId, Timestamp};
 use selvedge_store::Summary;
-use selvedge_store::snapshot::Kept;
+use selvedge_store::snapshot::SnapshotInfo;
 use selvedge_store_local::Access;
 use serde::Serialize;
 
@@ -13,19 +13,20 @@ use crate::error::{Failure, Result};
 use crate::output::table;
 use crate::text::{clean, grouped, local_minute};
 
-/// List the snapshots that are kept of a thread, the newest first
+/// List the snapshots of a thread, newest first
 ///
-/// A snapshot is a copy of what the log says at a version: `state.json`, older ones in `checkpoints/`, and those of completed threads in
-/// `archive/`. Nothing depends on them; delete any, and the log says the same. `selvedge state THREAD --snapshot` shows the newest.
+/// A snapshot is a copy of the state of a thread at a version: the newest in `state.json`, older ones in `checkpoints/`, those of
+/// completed threads in `archive/`. They can be deleted: everything in them is in the log. `selvedge state THREAD --snapshot` shows
+/// the newest.
 ///
-/// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}], "unlisted":[…]}; "place" is
-/// newest, older or archived, "base" the version of the snapshot that it builds on or null, "good" whether it can be used (its signature
-/// holds, what it builds on is there, its format is known, it fits the schema, and the log has not lost its version), and "why" why not.
-/// "log_version" and "saved_at" are null for what stands in the place of the newest and does not look like a snapshot. "unlisted" says why
-/// there is nothing to be listed where a folder should be.
+/// JSON: {"thread_id", "log_version", "snapshots":[{"log_version", "saved_at", "place", "name", "base", "bytes", "good", "why"}],
+/// "unlisted":[…]}; "place" is newest, older or archived, "base" the version of the snapshot that it builds on or null, "good"
+/// whether it can be used (its signature is valid, the snapshot it builds on exists, its format is known, it matches the schema, and
+/// its version is not lost), and "why" is the reason if not. "log_version" and "saved_at" are null for a file that is in the place of
+/// the newest and is not a snapshot. "unlisted" says why a folder of snapshots could not be listed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
 }
 
@@ -50,10 +51,10 @@ struct One {
 }
 
 impl One {
-    fn of(kept: Kept, why: Option<String>) -> Self {
-        let is_told = kept.is_told();
-        let Kept { place, name, version, saved_at, base, bytes } = kept;
-        let (log_version, saved_at) = (is_told.then_some(version), is_told.then_some(saved_at));
+    fn of(kept: SnapshotInfo, why: Option<String>) -> Self {
+        let is_snapshot = kept.is_snapshot();
+        let SnapshotInfo { place, name, version, saved_at, base, bytes } = kept;
+        let (log_version, saved_at) = (is_snapshot.then_some(version), is_snapshot.then_some(saved_at));
         Self { log_version, saved_at, place: place.as_str(), name, base, bytes, good: why.is_none(), why }
     }
 
@@ -78,21 +79,21 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
     let found = examined(&*store, &schema, archive, &thread_id)?;
     let Summary { manifest, version: log_version, .. } = store.get(&thread_id)?;
-    let lost = |kept: &Kept| {
+    let lost = |kept: &SnapshotInfo| {
         let lost = manifest.lost.iter().find(|lost| lost.contains(kept.version))?;
         Some(format!("the log has lost {} since {}", lost.in_words(), lost.since))
     };
     let snapshots: Vec<One> = found.into_iter().map(|(kept, why)| One::of(kept.clone(), lost(&kept).or(why))).collect();
-    let refused = store.no_snapshot_folders(&thread_id, archive);
+    let refused = store.blocked_folders(&thread_id, archive);
     let unlisted: Vec<String> = refused.iter().map(ToString::to_string).collect();
     for why in &unlisted {
-        context.output.say(format_args!("no snapshot can be put there: {why}; move it away"));
+        context.output.say(format_args!("the folder of snapshots can't be used: {why}; move it away"));
     }
     if context.output.is_json() {
         return context.output.record(&Listed { thread_id, log_version, snapshots, unlisted });
     }
     if snapshots.is_empty() {
-        context.output.tell("no snapshot is kept of it; a thread that waits, fails or grows long gets one");
+        context.output.tell("there are no snapshots; they are saved when a thread is suspended, fails or grows long");
         return Ok(());
     }
     let rows = snapshots.iter().map(One::row);

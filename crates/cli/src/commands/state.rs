@@ -1,8 +1,10 @@
-//! `selvedge state`: what a thread's log folds into, now or at any version.
+//! `selvedge state`: the state of a thread, now or at any version.
 
 use std::collections::BTreeMap;
 
+use selvedge::items::Config;
 use selvedge::items::config::TranscriptIntegrity;
+use selvedge::items::hook::Hook;
 use selvedge::snapshot::{Schema, from_log, newest};
 use selvedge_log::recovery::Mode;
 use selvedge_model::fold::Call;
@@ -18,28 +20,30 @@ use serde_json::Value;
 use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Failure, Result};
+use crate::running::workshop_of;
 use crate::text::{clean, clean_json, count};
 
-/// Show what a thread's log folds into, now or at any version
+/// Show the state of a thread, now or at any version
 ///
-/// The log is read and checked from its first byte: what is shown is exactly what was signed. A log that is signed by a key that does not
-/// count is refused; with `transcript_integrity: lenient` in your own coordination.yaml it is shown, and that is said loudly. Nobody goes on with it.
+/// The log is read and verified from its first byte: what is shown is exactly what was signed. A log that is signed by an untrusted
+/// key is refused; with `transcript_integrity: lenient` in your own coordination.yaml it is shown with a warning. Such a thread can't
+/// be resumed.
 ///
-/// With --snapshot, the newest good snapshot is shown instead, whole and unpacked, as `state.json` has it. If none is kept, or none is good, it
-/// is made from the log, and that is said.
+/// With --snapshot, shows the newest valid snapshot instead, whole and unpacked, as in `state.json`. If there is none, it is built
+/// from the log, with a notice.
 ///
-/// JSON, and for people the same with line breaks:
-/// {"thread_id", "version", "latest_version", "manifest":{…}, "state":…, "messages":[…], "runs":[…], "calls":{…}}
-/// With --snapshot: {"thread_id", "directive", "version", "saved_at", "log_version", "log_hash", "status", "turn_number", "cost":{…},
-/// "limits":{…}, "messages":[…], …}; `selvedge config explain state_persistence.state.schema` has its schema.
+/// JSON, and for people the same with line breaks: {"thread_id", "version", "latest_version", "manifest":{…}, "state":…,
+/// "messages":[…], "runs":[…], "calls":{…}}. With --snapshot: {"thread_id", "directive", "version", "saved_at", "log_version",
+/// "log_hash", "status", "turn_number", "cost":{…}, "limits":{…}, "messages":[…], …}; `selvedge config explain
+/// state_persistence.state.schema` shows its schema.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// As it was at this version
+    /// Show the state at this version
     #[arg(long, value_name = "VERSION", value_parser = whole, allow_negative_numbers = true)]
     at: Option<u64>,
-    /// The newest snapshot
+    /// Show the newest snapshot
     #[arg(long, conflicts_with = "at")]
     snapshot: bool,
 }
@@ -69,7 +73,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let (loaded, finding) = load_as(&*store, &thread_id, store.trust(), args.at, mode).map_err(absent_version)?;
     if let Some(finding) = finding {
         let why = Error::Log { thread: thread_id.clone(), finding };
-        context.output.say(format!("NOT to be relied on, and shown because `transcript_integrity` is lenient: {why}"));
+        context
+            .output
+            .say(format!("WARNING: not verified, and shown only because `transcript_integrity` is lenient: {why}"));
     }
     let folded = folded(thread_id, loaded);
     if context.output.is_json() {
@@ -78,9 +84,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     context.output.text(clean_json(&serde_json::to_string_pretty(&folded).unwrap_or_default()))
 }
 
-/// Shows the newest good snapshot, or what one would say now.
+/// Shows the newest valid snapshot, or one built from the log.
 fn snapshot(store: &dyn Backend, thread: &ThreadId, context: &Context<'_>) -> Result<()> {
-    let config = configuration(context)?.state_persistence;
+    let configuration = configuration(context)?;
+    let config = &configuration.state_persistence;
     let schema = Schema::new(&config.state).map_err(|error| Failure::of(&error))?;
     let archive = config.retention.on_completion.archive_folder().unwrap_or("archive");
     let found = newest(store, &schema, archive, thread)?;
@@ -92,13 +99,19 @@ fn snapshot(store: &dyn Backend, thread: &ThreadId, context: &Context<'_>) -> Re
         Some((kept, body)) => {
             if kept.version < latest {
                 let behind = count(latest - kept.version, "version");
-                context.output.say(format_args!("it is of version {}; the log is {behind} further", kept.version));
+                context
+                    .output
+                    .say(format_args!("the snapshot is of version {}; the log is {behind} ahead", kept.version));
             }
             body
         }
         None => {
-            context.output.say("no good snapshot is kept; this one is made from the log");
-            from_log(store, thread, store.trust(), &config.schema_version, SystemClock.now())?
+            context.output.say("there is no valid snapshot; this one is built from the log");
+            let mut body = from_log(store, thread, store.trust(), &config.schema_version, SystemClock.now())?;
+            if let Some(hooks) = hooks(store, thread, configuration.clone(), context) {
+                body["hooks"] = hooks;
+            }
+            body
         }
     };
     if context.output.is_json() {
@@ -107,7 +120,14 @@ fn snapshot(store: &dyn Backend, thread: &ThreadId, context: &Context<'_>) -> Re
     context.output.text(clean_json(&serde_json::to_string_pretty(&body).unwrap_or_default()))
 }
 
-/// To a reader, a version that was not reached yet is simply not there.
+/// The hooks of a thread's directive, which are not in its log; `None` if the directive is missing or invalid.
+fn hooks(store: &dyn Backend, thread: &ThreadId, config: Config, context: &Context<'_>) -> Option<Value> {
+    let id = store.get(thread).ok()?.manifest.directive?;
+    let directive = workshop_of(config, context).ok()?.library.directive(&id).ok()?;
+    Some(directive.item.hooks.iter().flat_map(Hook::shown).collect())
+}
+
+/// The failure for a version that does not exist yet, with the latest one.
 fn absent_version(error: Error) -> Failure {
     match error {
         Error::NoVersion { latest, .. } => Failure::from(error).detail("latest_version", latest),

@@ -79,7 +79,7 @@ fn show(here: &Here, page: &Page<Summary>, context: &Context<'_>) -> Result<()> 
         Some(key) => format!("{} in {}", key.short(), here.user.display()),
         None => format!("none in {}", here.user.display()),
     };
-    output.text(format_args!("selvedge {}: threads that can't be lost or forged\n", here.selvedge))?;
+    output.text(format_args!("selvedge {}: durable AI-agent threads on signed logs\n", here.selvedge))?;
     output.text(format_args!("{}  {project}", paint(BOLD, "project")))?;
     output.text(format_args!("{}  {key}", paint(BOLD, "key    ")))?;
     if !page.items.is_empty() {

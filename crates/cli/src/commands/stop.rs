@@ -1,4 +1,4 @@
-//! `selvedge cancel` and `selvedge kill`: stop a thread, here or wherever it runs.
+//! `selvedge cancel` and `selvedge kill`: stop a thread, in any process.
 
 use selvedge::Engine;
 use selvedge_model::{Status, Stop, ThreadId};
@@ -10,14 +10,14 @@ use crate::running::{Running, plain_engine};
 
 /// Stop a thread
 ///
-/// A run is asked to stop when it can; `kill` tears down what it is doing. A thread that waits, or never ran, ends at once; one that
-/// has ended stays as it is.
+/// `cancel` lets a run stop at the next point where no work is lost; `kill` stops its calls at once. A thread that is suspended, or
+/// never ran, ends at once; one that has ended does not change.
 ///
-/// JSON: {"thread_id", "status", "pid"}: where the thread stood when this returned; one that runs elsewhere stops soon after. "pid" is the
-/// process that ran it, or null.
+/// JSON: {"thread_id", "status", "pid"}: the status when this returned; a thread that runs in another process stops soon after. "pid"
+/// is that process, or null.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
 }
 
@@ -40,9 +40,9 @@ pub(crate) fn run(args: &Args, stop: Stop, context: &Context<'_>) -> Result<()> 
             running.close(context);
             stopped?
         }
-        // What is wrong with the configuration keeps nobody from stopping what runs.
+        // An invalid configuration must not prevent stopping a thread.
         Err(failure) if failure.exit == Exit::Usage => {
-            context.output.say(format!("{}; it is stopped all the same", failure.message));
+            context.output.say(format!("{}; the thread is stopped nevertheless", failure.message));
             let (store, engine) = plain_engine(context)?;
             stopped(&engine, store.resolve(&args.thread)?, stop)?
         }
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args, stop: Stop, context: &Context<'_>) -> Result<()> 
         return context.output.record(&Stopped { thread_id: &thread, status, pid });
     }
     match status {
-        Status::Running => context.output.text(format_args!("{thread} is asked to stop")),
+        Status::Running => context.output.text(format_args!("{thread} is stopping")),
         status => context.output.text(format_args!("{thread} is {status}")),
     }
 }

@@ -1,4 +1,4 @@
-//! `selvedge thread delete`: for good, leaving a signed tombstone.
+//! `selvedge thread delete`: deletes a thread permanently, leaving a signed tombstone.
 
 use selvedge_model::{ThreadId, Timestamp};
 use selvedge_store_local::Access;
@@ -7,17 +7,17 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 
-/// Delete a thread for good
+/// Delete a thread permanently
 ///
-/// What remains is a signed tombstone that says what was deleted; the id is never used again. A thread that runs, or that
-/// a process holds, is not deleted, nor one for which money is held or that holds some.
+/// A signed tombstone remains, which says what was deleted; the id is never used again. A thread that is running, that a process
+/// holds, or whose account holds reserved money can't be deleted.
 ///
 /// JSON: {"thread_id", "version", "deleted_at"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// Don't ask
+    /// Don't ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -41,16 +41,16 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(&deleted);
     }
-    context.output.text(format_args!("{thread} is deleted (it was at version {})", deleted.version))
+    context.output.text(format_args!("{thread} is deleted (at version {})", deleted.version))
 }
 
 fn confirm(thread: &ThreadId, context: &Context<'_>) -> Result<()> {
-    let question = format!("Delete {thread} and all its files for good? [y/N]");
+    let question = format!("Delete {thread} and all its files permanently? [y/N]");
     match context.output.ask(&question).map(|answer| answer.to_lowercase()).as_deref() {
         Some("y" | "yes") => Ok(()),
         Some(_) => Err(Failure::new(Exit::Failed, "not_confirmed", "nothing was deleted")),
         None => {
-            let failure = Failure::usage(format!("deleting {thread} needs a yes, and there is no terminal to ask on"));
+            let failure = Failure::usage(format!("deleting {thread} needs confirmation, and there is no terminal"));
             Err(failure.hint(format!("`selvedge thread delete {thread} --yes`")))
         }
     }

@@ -1,4 +1,4 @@
-//! `selvedge thread list`: threads, the newest first.
+//! `selvedge thread list`: threads, newest first.
 
 use selvedge_engine::standing::Standing;
 use selvedge_model::limits::whole;
@@ -13,37 +13,39 @@ use crate::error::Result;
 use crate::output::{Output, line_width, table_fitted};
 use crate::text::{local_minute, one_line};
 
-/// List threads, the newest first
+/// List threads, newest first
 ///
-/// JSON: {"threads":[…], "next":CURSOR or null}; each thread has at least "thread_id", "agent_id", "status", "version",
-/// "created_at" and "updated_at", and "holder" if a live process holds it; the status of one whose process is gone is stalled. Hand "next" to --after for the next page.
+/// JSON: {"threads":[…], "next":CURSOR or null}; each thread has at least "thread_id", "agent_id", "status", "version", "created_at"
+/// and "updated_at", and "holder" if a live process holds it. The status of a thread whose process died is stalled. Pass "next" to
+/// --after for the next page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only of this agent
+    /// Only threads of this agent
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Only of this directive
+    /// Only threads of this directive
     #[arg(long)]
     directive: Option<DirectiveId>,
-    /// Only in this status: created, running, suspended, completed, completed_with_errors, error, cancelled, killed, continued
+    /// Only threads in this status: created, running, suspended, completed, completed_with_errors, error, cancelled, killed,
+    /// continued
     #[arg(long)]
     status: Option<Status>,
-    /// Only started by this thread
+    /// Only children of this thread
     #[arg(long, value_name = "THREAD")]
     parent: Option<String>,
-    /// Only with this text in id or title
+    /// Only threads with this text in their id or title
     #[arg(long)]
     text: Option<String>,
-    /// At most this many
+    /// The maximum number of threads
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
-    /// Go on behind the page that ended with CURSOR
+    /// Continue after the page that ended with CURSOR
     #[arg(long, value_name = "CURSOR", value_parser = cursor)]
     after: Option<u64>,
 }
 
 fn cursor(text: &str) -> Result<u64, String> {
-    whole(text).map_err(|why| format!("{why}; it is the number that ended the page before"))
+    whole(text).map_err(|why| format!("{why}; use the cursor at the end of the previous page"))
 }
 
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
@@ -72,7 +74,7 @@ struct Listed {
     next: Option<Cursor>,
 }
 
-/// A thread as it is listed: one whose process is gone is stalled.
+/// A thread in a list: one whose process died is stalled.
 pub(crate) fn listed(summary: &Summary) -> Value {
     let mut shown = serde_json::to_value(summary).unwrap_or_default();
     shown["status"] = json!(Standing::from(summary));

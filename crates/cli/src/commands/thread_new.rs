@@ -1,4 +1,4 @@
-//! `selvedge thread new`: the one way to create a thread.
+//! `selvedge thread new`: creates a thread.
 
 use selvedge_model::{AgentId, Batch, Changeset, DirectiveId, Expect, Ids, NewThread, Part, TaskId, ThreadId};
 use selvedge_store::Backend;
@@ -12,9 +12,8 @@ use crate::error::Result;
 
 /// Create a thread and print its id
 ///
-/// The thread begins at version 0; every append adds one. Its id is made of the directive's or the agent's name and twelve
-/// random hex characters, unless --id gives one: segments of a-z, 0-9, `_`, `.` and `-`, joined by `/`. Ids are never used
-/// again.
+/// The thread starts at version 0; every append adds one. Its id is the name of the directive or the agent with twelve random hex
+/// characters, unless --id gives one: segments of a-z, 0-9, `_`, `.` and `-`, joined by `/`. Ids are never used again.
 ///
 /// JSON: {"thread_id", "version", "agent_id"}
 #[derive(Debug, clap::Args)]
@@ -22,16 +21,16 @@ pub(crate) struct Args {
     /// The agent that owns the thread
     #[arg(long)]
     agent: AgentId,
-    /// What the agent is told to do
+    /// The directive that the thread belongs to
     #[arg(long)]
     directive: Option<DirectiveId>,
-    /// The task the thread is bound to
+    /// The task that the thread belongs to
     #[arg(long)]
     task: Option<TaskId>,
-    /// What people call it
+    /// A title for people
     #[arg(long, value_parser = check_title)]
     title: Option<String>,
-    /// An id of your own
+    /// Use this id instead of a generated one
     #[arg(long)]
     id: Option<ThreadId>,
     /// The thread that starts it

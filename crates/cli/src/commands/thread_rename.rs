@@ -1,4 +1,4 @@
-//! `selvedge thread rename`: a new title, now or by the process that holds the thread.
+//! `selvedge thread rename`: changes the title, now or by the process that holds the thread.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::text::clean;
 
 const TITLE_BYTES_MAX: usize = 1000;
 
-/// Give a thread a new title
+/// Change the title of a thread
 ///
-/// While another process holds the thread, the request is left in the thread's inbox and applied by that process.
+/// While another process holds the thread, the request is queued in the thread's inbox, and that process applies it.
 ///
-/// JSON: {"thread_id", "title", "version", "queued"}; "queued" is true if the request was left, and "version" is null then.
+/// JSON: {"thread_id", "title", "version", "queued"}; if "queued" is true, "version" is null.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
     /// The new title
     #[arg(value_parser = check_title)]
     title: String,
-    /// How long to wait for the process that holds the thread
+    /// How long to wait for the lease of the thread before the request is queued
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     wait: u32,
 }
@@ -66,9 +66,9 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         return context.output.record(&renamed);
     }
     match version {
-        Some(version) => {
-            context.output.text(format_args!("{thread} is now called \"{}\" (version {version})", clean(&args.title)))
-        }
-        None => context.output.text(format_args!("queued: the process that holds {thread} applies the title")),
+        Some(version) => context
+            .output
+            .text(format_args!("the title of {thread} is now \"{}\" (version {version})", clean(&args.title))),
+        None => context.output.text(format_args!("queued: the process that holds {thread} will apply the title")),
     }
 }

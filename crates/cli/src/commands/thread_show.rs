@@ -1,8 +1,9 @@
-//! `selvedge thread show`: everything known of one thread but its messages.
+//! `selvedge thread show`: the details of a thread, without its messages.
 
 use std::path::PathBuf;
 
 use selvedge::Outcome;
+use selvedge_engine::ledger::audit::{self, Cause};
 use selvedge_engine::outcome::of_thread;
 use selvedge_engine::standing::Standing;
 use selvedge_legacy::nova::Origin;
@@ -17,19 +18,20 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::imported;
 use crate::output::{BOLD, Output, paint};
-use crate::text::{INCOMPLETE, clean, count, key, local, spent};
+use crate::text::{clean, count, incomplete, key, local, spent};
 use crate::waiting::{self, Need};
 
-/// Show what is known of a thread
+/// Show the details of a thread
 ///
-/// A thread whose process is gone is `stalled`, and the command that takes it up is shown. Nothing is written.
+/// A thread whose process died is `stalled`; the command that resumes it is shown. Writes nothing.
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
-/// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…],
-/// "incomplete" (true if logs of its family are not here), "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why", "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Fields that say nothing are left out.
+/// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…], "incomplete" (true
+/// if postings of its account are missing), "incomplete_cause" ("not_here" or "lost"), "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why",
+/// "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Empty fields are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
 }
 
@@ -46,16 +48,18 @@ struct Shown {
     requests: Vec<Posted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     imported: Option<Origin>,
-    /// Whether logs of its family are not here.
+    /// Whether logs of its family are missing, or were lost.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     incomplete: bool,
-    /// What somebody must do before it goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    incomplete_cause: Option<Cause>,
+    /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     needs: Option<Need>,
-    /// How it ended or stands, by its verified log; absent if that can't be read.
+    /// Its outcome, from its verified log; absent if that can't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<Outcome>,
-    /// In place of the status that the registry has: a thread whose process is gone is stalled.
+    /// Replaces the status of the registry: a thread whose process died is stalled.
     #[serde(skip)]
     standing: Standing,
 }
@@ -76,14 +80,17 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 fn look(thread: &ThreadId, store: &dyn Backend) -> Result<Shown> {
     let ids = |summaries: Vec<Summary>| summaries.into_iter().map(|summary| summary.manifest.thread_id).collect();
     let summary = store.get(thread)?;
+    let account = store.account(&summary.manifest.chain_root_id)?;
+    let incomplete_cause = account.map(|account| audit::cause(store, &account)).transpose()?.flatten();
     Ok(Shown {
         outcome: of_thread(store, store.trust(), &summary).ok(),
-        incomplete: store.account(&summary.manifest.chain_root_id)?.is_some_and(|account| account.incomplete),
+        incomplete: incomplete_cause.is_some(),
+        incomplete_cause,
         standing: Standing::from(&summary),
         needs: waiting::need_of(store, &summary),
         summary,
         head: store.head(thread)?,
-        folder: store.place(thread),
+        folder: store.location(thread),
         chain: ids(store.chain(thread)?),
         children: ids(store.children(thread)?),
         runs: store.runs(thread)?,
@@ -99,7 +106,8 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         (!ids.is_empty()).then(|| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     };
     let in_chain = (shown.chain.len() > 1).then(|| listed(&shown.chain)).flatten();
-    let (head, runs) = (&shown.head, shown.runs.len() as u64);
+    let head = &shown.head;
+    let runs = shown.runs.len() as u64;
     let rows = [
         ("thread", Some(paint(BOLD, &manifest.thread_id))),
         ("title", optional(manifest.title.as_deref())),
@@ -115,11 +123,11 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
         ("updated", Some(local(manifest.updated_at))),
         ("runs", (runs > 0).then(|| runs.to_string())),
         ("spent", manifest.cost.has_spent().then(|| spent(&manifest.cost))),
-        ("budget", shown.incomplete.then(|| INCOMPLETE.to_owned())),
+        ("budget", shown.incomplete_cause.map(|cause| incomplete(cause).to_owned())),
         ("parent", manifest.parent_id.as_ref().map(ToString::to_string)),
         ("children", listed(&shown.children)),
         ("chain", in_chain),
-        ("requests", (!shown.requests.is_empty()).then(|| format!("{} waiting", shown.requests.len()))),
+        ("requests", (!shown.requests.is_empty()).then(|| format!("{} pending", shown.requests.len()))),
         ("origin", shown.imported.as_ref().map(imported::sentence)),
         ("folder", Some(shown.folder.display().to_string())),
     ];
@@ -127,7 +135,7 @@ fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
     output.text(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// What to type next. How a call is settled whose outcome is unknown depends on what is found out, so what is known of it comes first.
+/// The next command. For a call whose outcome is unknown that is the inbox: how it is resolved depends on what is known of it.
 fn next(need: &Need) -> Option<String> {
     if need.is_unknown_call() {
         return Some(format!("`selvedge inbox {}`", need.thread_id));
@@ -135,10 +143,10 @@ fn next(need: &Need) -> Option<String> {
     need.commands.first().map(|command| format!("`{command}`"))
 }
 
-/// Ceilings, in a line.
+/// Limits, on one line.
 fn limits(limits: &Limits) -> String {
     let number = |name: &str, most: Option<u64>| most.map(|most| format!("{name} {most}"));
-    let said = [
+    let limits_text = [
         number("turns", limits.turns),
         number("tokens", limits.tokens),
         limits.spend.map(|most| format!("spend ${most}")),
@@ -146,5 +154,5 @@ fn limits(limits: &Limits) -> String {
         number("depth", limits.depth),
         number("duration", limits.duration_seconds).map(|most| format!("{most} s")),
     ];
-    said.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    limits_text.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

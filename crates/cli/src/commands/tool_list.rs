@@ -1,4 +1,4 @@
-//! `selvedge tool list`: what a model may be offered here.
+//! `selvedge tool list`: the tools that models can get here.
 
 use std::sync::Arc;
 
@@ -13,20 +13,21 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::items::{layer, said};
+use crate::items::{description, layer};
 use crate::output::table;
 use crate::running::workshop;
 use crate::text::clean;
 
-/// Show the tools that come with the program and the commands declared in .ai/tools
+/// List the built-in tools and the commands declared in .ai/tools
 ///
-/// Those with a capability `tool.threads.…` act on threads: they start directives as children, wait for them, look at them and stop them.
+/// Tools with a capability `tool.threads.…` act on threads: they start directives as children, wait for them, inspect them and stop
+/// them.
 ///
-/// A thread is offered those that its directive and its agent allow by the capability shown here; of a dangerous one, one of them must
-/// have acknowledged that. One that is hidden has a namesake that comes first.
+/// A thread gets the tools whose capability its directive and its agent allow; a dangerous tool must also be acknowledged by one of
+/// them. A hidden tool has the same name as an earlier one.
 ///
-/// JSON: one object per tool, {"id", "layer", "hidden", "tool", "error"}; "tool" has "name", "description", "input_schema", "class" (pure,
-/// idempotent or at_most_once), "capability", "risk" and "hash"; "error" says why it can't be used.
+/// JSON: one object per tool, {"id", "layer", "hidden", "tool", "error"}; "tool" has "name", "description", "input_schema", "class"
+/// (pure, idempotent or at_most_once), "capability", "risk" and "hash"; "error" is the reason why it is invalid.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
@@ -44,7 +45,8 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     let is_hidden = |name: &str| declared.iter().any(|entry| entry.id.rsplit('/').next() == Some(name));
     let built_in = workshop.built_in_tools()?.into_iter().map(|tool| tool.spec().clone());
     let built_in = built_in.chain(thread_tools()).map(|spec| {
-        let (id, hidden) = (spec.name.clone(), is_hidden(&spec.name));
+        let id = spec.name.clone();
+        let hidden = is_hidden(&spec.name);
         Line { entry: Entry { id, layer: Layer::BuiltIn, hidden, link: None }, tool: Some(spec), error: None }
     });
     let mut lines: Vec<Line> = built_in.collect();
@@ -74,11 +76,12 @@ fn declared(entry: &Entry, workshop: &Workshop) -> Result<Arc<dyn Tool>, OrderEr
 
 fn row(line: &Line) -> Vec<String> {
     let from = layer(&line.entry).to_owned();
-    let said = said(line.tool.as_ref().map(|tool| tool.description.as_str()), line.error.as_ref());
+    let text = description(line.tool.as_ref().map(|tool| tool.description.as_str()), line.error.as_ref());
     let Some(tool) = &line.tool else {
-        return [clean(&line.entry.id), from].into_iter().chain(["-"; 3].map(str::to_owned)).chain([said]).collect();
+        return [clean(&line.entry.id), from].into_iter().chain(["-"; 3].map(str::to_owned)).chain([text]).collect();
     };
     let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
-    let (class, risk) = (word(json!(tool.class)), word(json!(tool.risk)));
-    vec![clean(&tool.name), from, class, risk, clean(&tool.capability), said]
+    let class = word(json!(tool.class));
+    let risk = word(json!(tool.risk));
+    vec![clean(&tool.name), from, class, risk, clean(&tool.capability), text]
 }

@@ -1,8 +1,8 @@
-//! `selvedge verify`: what the signatures prove, and what they don't. Writes nothing.
+//! `selvedge verify`: verifies signatures, and says what they prove and what not. Writes nothing.
 //!
-//! - `verdict`: one thread's verdict, in words and as JSON. `statement`: what was signed. `mates`: what the logs of one batch
-//!   remember of each other.
-//! - `archive`: the verdict on a thread that is in no store here. `document`: the verdict on one signed document.
+//! - `verdict`: the verdict on one thread, as text and JSON. `statement`: signed checkpoints. `mates`: threads that were committed
+//!   together, compared.
+//! - `archive`: the verdict on an exported thread. `document`: the verdict on one signed document.
 
 mod archive;
 pub(crate) mod document;
@@ -29,61 +29,68 @@ use verdict::Checked;
 /// How many threads are listed at once.
 const PAGE: usize = 1000;
 
-/// Check every signature of threads, and say what that proves and what it doesn't
+/// Verify the signatures of threads, and say what that proves
 ///
-/// One verdict per thread. Exit code 6 if any log is not exactly what was signed; the damage is named by file, line, byte
-/// and version. Every blob that a log names is hashed too: missing, changed and erased ones are named. What the database has of a thread is held
-/// against its log; a log that it does not know is judged by itself, and named. Versions that were given up with `repair --accept-loss` are named for ever. With --all, logs that were committed together are also checked against each other;
-/// a thread that was imported without the others of its family names those that are not here.
+/// Prints one verdict per thread. The exit code is 6 if any log is not exactly what was signed; the damage is reported with file,
+/// line, byte and version. Every blob that a log refers to is hashed; missing, changed and erased ones are listed. The database is
+/// compared with each log; a log that is not in the database is verified alone, and listed. Versions whose loss was accepted with
+/// `repair --accept-loss` stay listed. With --all, logs that were committed together are also compared with each other. For a thread
+/// that was imported without the rest of its family, the missing threads are listed.
 ///
-/// An exported archive is checked without a store, with the key that --key names and those of its chain, or, if its name ends in
-/// `.tar`, with the keys you trust: `selvedge verify FILE --key PUBLIC.pem`. Any one key of the signer's chain is enough, old or
-/// new: the archive holds the statements, signed by both, with which one took over from the other. It holds those of the day it was made: one
-/// that is older than a rotation does not know the key that came after, and is checked with one from before.
+/// An exported archive is verified without a store, with the key that --key names and those of its chain, or, if its name ends in
+/// `.tar`, with the keys you trust: `selvedge verify FILE --key PUBLIC.pem`. Any key of the signer's chain is enough, old or new: the
+/// archive contains the rotations, each signed by both keys. It contains those up to the day it was made: an archive from before a
+/// rotation is verified with an earlier key.
 ///
-/// With --document, one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's form or the older Rye form. It must be
-/// signed as what its place says, or as --kind and --id say, by a key you trust, or by --key.
+/// With --document, verifies one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's or Rye's format. It must be
+/// signed as the kind and id that follow from its path, or as --kind and --id say, by a key you trust, or by --key.
 ///
-/// With --heads, no signature is checked: the store is compared with a list that was kept elsewhere, as `selvedge heads verify` does. That finds
-/// a store that was rolled back as a whole.
+/// With --heads, no signature is verified: the store is compared with a list of heads that was kept elsewhere, as by `selvedge heads
+/// verify`. This detects that a whole store was rolled back.
 ///
 /// JSON: one object per thread, {"thread_id", "sound", "code", "message", "unchanged_up_to", "signers":[{"fingerprint", "owner",
-/// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "lost":[{"from_version", "to_version", "since", "by"}], "bad_blobs":[{"blob", "version", "why"}], "unnamed_blobs":[…], "trailing_bytes" (behind the end of an archive), "not_here":[{"thread_id", "version"}], "healed_bytes", "foreign_bytes", "damage":{"file", "inside", "line", "first_line", "byte", "version",
-/// "why"}, "untrusted_key", "remembered_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format", "source", "at", "witnessed"}, "statements":[…]}; "imported" only if it was, "archive" (the file) and "inside" (the file in it) only for one, "statements" only with --explain, each with "version", "reason",
-/// "key", "run_id", "turn", "timestamp", "signer", "byte_offset", "hash", "with":[{"thread_id", "version"}], "epoch", "settled"
-/// and "seq". With --document {"file", "sound", "form":"selvedge"|"rye", "kind", "id", "signer", "owner", "signed_at", "time_covered", "key_id" (Rye's name of the key),
-/// "proves", "does_not_prove":[…]}, or an error.
+/// "checkpoints"}], "lines", "bytes", "erased", "erased_blobs":[…], "lost":[{"from_version", "to_version", "since", "by"}],
+/// "bad_blobs":[{"blob", "version", "why"}], "unnamed_blobs":[…], "trailing_bytes" (after the end of an archive),
+/// "missing":[{"thread_id", "version"}], "pending_bytes", "foreign_bytes", "damage":{"file", "inside", "line", "first_line", "byte",
+/// "version", "why"}, "untrusted_key", "named_by":[{"by", "version"}], "proves", "does_not_prove":[…], "imported":{"format",
+/// "source", "at", "witnessed"}, "statements":[…]}; "imported" only for an imported thread, "archive" (the file) and "inside" (the
+/// file in it) only for an archive, "statements" only with --explain, each with "version", "reason", "key", "run_id", "turn",
+/// "timestamp", "signer", "byte_offset", "hash", "with":[{"thread_id", "version"}], "epoch", "settled" and "seq". With --document
+/// {"file", "sound", "form":"selvedge"|"rye", "kind", "id", "signer", "owner", "signed_at", "time_covered", "key_id" (Rye's name of
+/// the key), "proves", "does_not_prove":[…]}, or an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of a thread's id or its hex; or an archive
+    /// A thread (any unique prefix of its id or of its hex suffix), or an archive
     #[arg(value_name = "THREAD", required_unless_present_any = ["all", "document", "heads"], conflicts_with = "all")]
     threads: Vec<String>,
-    /// Every thread of the store
+    /// Verify every thread of the store
     #[arg(long)]
     all: bool,
-    /// Show every signed statement: version, reason, run, time, signer, hash
+    /// Show every signed checkpoint: version, reason, run, time, signer, hash
     #[arg(long)]
     explain: bool,
-    /// A signed file instead of threads
+    /// Verify a signed file instead of threads
     #[arg(long, value_name = "FILE", conflicts_with_all = ["threads", "all", "explain"])]
     document: Option<PathBuf>,
-    /// Compare with a list of `selvedge heads export` instead: has anything been rolled back?
+    /// Compare with a list of `selvedge heads export` instead, to detect a rollback
     #[arg(long, value_name = "FILE", conflicts_with_all = ["explain", "document", "key"])]
     heads: Option<PathBuf>,
-    /// Believe this public key, and no other, instead of those you trust
+    /// Trust this public key only, instead of those you trust
     #[arg(long, value_name = "PUBLIC.pem", conflicts_with = "all")]
     key: Option<PathBuf>,
-    /// What the document must be signed as, instead of what its place says
+    /// The kind that the document must be signed as; default: from its path
     #[arg(long, value_name = "KIND", requires = "document", value_parser = parse_kind)]
     kind: Option<DocumentKind>,
-    /// The id it must be signed under, instead of its path
+    /// The id that it must be signed under; default: its path
     #[arg(long, requires = "document")]
     id: Option<String>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if let Some(file) = &args.document {
-        let (key, kind, id) = (args.key.as_deref(), args.kind, args.id.as_deref());
+        let key = args.key.as_deref();
+        let kind = args.kind;
+        let id = args.id.as_deref();
         return document::run(document::Asked { file, key, kind, id }, context);
     }
     if let Some(list) = &args.heads {
@@ -105,12 +112,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     mates::compare(
         &mut checked,
         has_come_to,
-        // One that arrived without the others of its family says nothing of whether they were ever here.
-        |thread, version, by| Ok(args.all && !store.has_arrived(by) && !was_deleted(thread, version, &*store)?),
+        // A thread that was imported without its family does not prove that the others were ever here.
+        |thread, version, by| Ok(args.all && !store.is_imported(by) && !was_deleted(thread, version, &*store)?),
     )?;
     for one in &mut checked {
         let absent = absent_mates(one, &*store)?;
-        one.set_not_here(absent);
+        one.set_missing(absent);
     }
     for one in &checked {
         one.show(context.output)?;
@@ -141,7 +148,7 @@ fn named(args: &Args, store: &dyn Backend) -> Result<Vec<ThreadId>> {
     Ok(threads)
 }
 
-/// A thread by the beginning of its id, or one that has a log and that the database does not know by its whole id.
+/// A thread by a prefix of its id, or one that is not in the database by its whole id.
 fn resolve(prefix: &str, store: &dyn Backend) -> Result<ThreadId> {
     match (store.resolve(prefix), ThreadId::new(prefix)) {
         (Err(Error::NoThread(_)), Ok(thread)) if store.is_stray(&thread)? => Ok(thread),
@@ -157,14 +164,14 @@ fn every(store: &dyn Backend) -> Result<Vec<ThreadId>> {
         threads.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
         cursor = page.next;
         if cursor.is_none() {
-            // Those that the database does not know are here too.
+            // Also those that are not in the database.
             threads.extend(store.strays()?);
             return Ok(threads);
         }
     }
 }
 
-/// Checks one thread. One that can't even be read has a verdict too, so that the others get theirs.
+/// Verifies one thread. An unreadable one gets a verdict too, so that the others get theirs.
 fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> Checked {
     let mut statements = Vec::new();
     let mut keep = |entry: &Entry| {
@@ -173,7 +180,7 @@ fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> Checked {
         }
     };
     let verdict = store.verify(&thread, &mut keep);
-    let file = store.place(&thread).join("transcript.jsonl");
+    let file = store.location(&thread).join("transcript.jsonl");
     let origin = imported::find(store, &thread);
     Checked::new(thread, file, verdict, explain.then_some(statements), store.trust()).imported(origin)
 }
@@ -183,10 +190,10 @@ pub(crate) fn insist(thread: &ThreadId, store: &dyn Backend) -> Result<()> {
     check(thread.clone(), false, store).failure().map_or(Ok(()), Err)
 }
 
-/// The threads that the log of an arrived thread names, and that are not here.
+/// The threads that the log of an imported thread names, and that are missing here.
 fn absent_mates(one: &Checked, store: &dyn Backend) -> Result<Vec<(ThreadId, u64)>> {
     let mut absent = Vec::new();
-    if !store.has_arrived(one.thread()) {
+    if !store.is_imported(one.thread()) {
         return Ok(absent);
     }
     for (mate, version) in one.mates() {
@@ -202,7 +209,7 @@ fn was_deleted(thread: &ThreadId, version: u64, store: &dyn Backend) -> Result<b
     Ok(store.tombstone(thread)?.is_some_and(|tombstone| tombstone.head.version >= version))
 }
 
-/// What the whole command answers: the worst of what was found, under its own code if all say the same.
+/// The result of the command: the worst failure, with its own code if all have the same.
 fn conclude(failures: Vec<Failure>, total: usize, hint: impl FnOnce() -> String) -> Result<()> {
     let number = failures.len();
     let is_worst = |failure: &&Failure| failure.exit == Exit::Integrity;
@@ -212,11 +219,11 @@ fn conclude(failures: Vec<Failure>, total: usize, hint: impl FnOnce() -> String)
     }
     let is_one = failures.iter().all(|failure| failure.code == worst.code);
     if is_one && worst.code == "database_differs" {
-        // One trouble, however many logs it is seen by.
+        // One problem, however many logs show it.
         let message =
-            format!("the database differs from the logs of {}; every log holds", count(number as u64, "thread"));
+            format!("the database differs from the logs of {}; every log is valid", count(number as u64, "thread"));
         let failure = Failure::new(worst.exit, worst.code, message);
-        return Err(failure.hint("`selvedge reindex` builds the database anew from the logs"));
+        return Err(failure.hint("`selvedge reindex` rebuilds the database from the logs"));
     }
     let message = format!("{number} of {} are not what was signed", count(total as u64, "thread"));
     let code = if is_one || worst.exit != Exit::Integrity { worst.code } else { "integrity" };

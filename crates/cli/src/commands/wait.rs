@@ -1,4 +1,4 @@
-//! `selvedge wait`: until threads have ended, wherever they run.
+//! `selvedge wait`: waits until threads have ended, in any process.
 
 use std::time::Duration;
 
@@ -17,32 +17,33 @@ use crate::hints;
 use crate::output::{BAD, BOLD, GOOD, WARN, paint};
 use crate::text::{clean, clean_json};
 
-/// The longest that anybody waits: a year.
+/// The maximum timeout: a year.
 const SECONDS_MAX: f64 = 31_536_000.0;
 
 /// Wait until threads have ended
 ///
-/// The wait for a thread ends with the run that is active when it begins; a thread that goes on in others is followed to the end of its
-/// chain. One that waits for somebody ends the wait too, and one whose process is gone is `stalled`: `selvedge resume` takes it up.
-/// Nothing is written. What is shown was checked against its signature; of a log that is not what was signed nothing is shown, and it is `unverified`.
+/// The wait for a thread ends with the run that is active when it starts; a chain of threads is followed to its end. A thread that is
+/// suspended ends the wait too. One whose process died is `stalled`: `selvedge resume` continues it. Writes nothing. Every log is
+/// verified; if one is not what was signed, nothing of it is shown, and its status is `unverified`.
 ///
-/// Ends as the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or timeout; 3 not found; 6
-/// unverified; 7 needs a decision; 8 limit or budget; 130 cancelled. Of several threads the first counts that did not complete.
+/// The exit code is that of the commands that run threads: 0 completed; 1 error, killed, completed_with_errors, stalled, deleted or
+/// timeout; 3 not found; 6 unverified; 7 needs a decision; 8 limit or budget; 130 cancelled. With several threads, the first one that
+/// did not complete counts.
 ///
-/// JSON: {"success", "results":{ID:{…}}}: each as the last object of `selvedge run`. ID is what was asked for; "status" may also be stalled,
-/// deleted, unverified, not_found or timeout.
+/// JSON: {"success", "results":{ID:{…}}}: each as the last object of `selvedge run`. ID is the requested thread; "status" may also be
+/// stalled, deleted, unverified, not_found or timeout.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginnings of the threads' ids or their hex
+    /// The threads: any unique prefixes of their ids or of their hex suffixes
     #[arg(required = true, value_name = "THREAD")]
     threads: Vec<String>,
-    /// How long to wait at most; `coordination.wait_threads.default_timeout` if nobody says
+    /// How long to wait at most; default: `coordination.wait_threads.default_timeout`
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
 }
 
 fn seconds(typed: &str) -> std::result::Result<f64, String> {
-    let seconds: f64 = typed.parse().map_err(|_| format!("`{typed}` is no number of seconds"))?;
+    let seconds: f64 = typed.parse().map_err(|_| format!("`{typed}` is not a number of seconds"))?;
     (0.0..=SECONDS_MAX).contains(&seconds).then_some(seconds).ok_or("it must be between 0 and a year".to_owned())
 }
 
@@ -57,14 +58,15 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let waited = wait_threads(&*store, store.trust(), &ProcessGroups, &threads, timeout, &Cancel::new());
     let waited = waited.map_err(|error| Failure::of(&error))?;
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
-    match context.output.is_json() {
-        true => context.output.record(&waited)?,
-        false => outcomes().try_for_each(|outcome| show(outcome, context))?,
+    if context.output.is_json() {
+        context.output.record(&waited)?
+    } else {
+        outcomes().try_for_each(|outcome| show(outcome, context))?
     }
     outcomes().try_for_each(|outcome| ended(&*store, outcome))
 }
 
-/// The thread that a prefix names. A deleted one may go on elsewhere.
+/// The thread that a prefix names. A deleted one may have a successor.
 pub(crate) fn find(store: &dyn Backend, prefix: &str) -> Result<ThreadId> {
     match store.resolve(prefix) {
         Err(StoreError::Deleted(thread)) => Ok(thread),
@@ -85,7 +87,7 @@ fn show(outcome: &Outcome, context: &Context<'_>) -> Result<()> {
     }
 }
 
-/// How a thread stands, for people.
+/// The status of a thread, coloured.
 pub(crate) fn standing(standing: Standing) -> String {
     match standing {
         Standing::Is(Status::Completed) => paint(GOOD, standing),
@@ -97,30 +99,30 @@ pub(crate) fn standing(standing: Standing) -> String {
     }
 }
 
-/// How a command ends whose thread stands so.
+/// The result of a command whose thread has this outcome.
 pub(crate) fn ended(store: &dyn Backend, outcome: &Outcome) -> Result<()> {
     let thread = &outcome.thread_id;
-    let why = outcome.why.as_deref().unwrap_or("nobody goes on with it");
+    let why = outcome.why.as_deref().unwrap_or("no process is running it");
     match (outcome.status, outcome.status.status()) {
         (Standing::NotFound, _) => Err(StoreError::NoThread(thread.to_string()).into()),
         (Standing::Deleted, _) => {
             Err(Failure::new(Exit::Failed, "wait_deleted", format!("thread `{thread}` was deleted"))
-                .hint("`selvedge thread list` shows what is there"))
+                .hint("`selvedge thread list` lists the threads"))
         }
         (Standing::Unverified, _) => {
             let code = if outcome.code.as_deref() == Some("untrusted_key") { "untrusted_key" } else { "integrity" };
-            Err(Failure::new(Exit::Integrity, code, format!("what came of `{thread}` is not shown: {why}"))
-                .hint(format!("`selvedge verify {thread} --explain` says how far its log can be relied on")))
+            Err(Failure::new(Exit::Integrity, code, format!("the outcome of `{thread}` is not shown: {why}"))
+                .hint(format!("`selvedge verify {thread} --explain` shows which versions are valid")))
         }
         (Standing::Stalled, _) => {
-            Err(Failure::new(Exit::Failed, "thread_stalled", format!("`{thread}` does not go on: {why}"))
+            Err(Failure::new(Exit::Failed, "thread_stalled", format!("`{thread}` is stalled: {why}"))
                 .hint(hints::stalled(store, thread)))
         }
         (Standing::Timeout | Standing::Interrupted, _) | (_, None) => {
-            let message = format!("`{thread}` had not ended when the time was up: {why}");
+            let message = format!("`{thread}` had not ended before the timeout: {why}");
             let failure = Failure { retryable: true, ..Failure::new(Exit::Failed, "wait_timeout", message) };
             Err(failure.hint(format!(
-                "wait on with `selvedge wait {thread}`; `selvedge log --follow {thread}` shows what it does"
+                "`selvedge wait {thread}` waits again; `selvedge log --follow {thread}` shows what it is doing"
             )))
         }
         (_, Some(_)) => hints::ended(store, outcome),

@@ -8,7 +8,7 @@ use selvedge_store::{Acquire, Leases};
 use crate::support::{HELLO, Sandbox};
 
 #[test]
-fn append_prints_the_version_it_came_to() {
+fn append_prints_the_new_version() {
     let (sandbox, thread) = Sandbox::with_thread();
     let ran = sandbox.run_with(&["append", &thread, "--expect", "0"], HELLO.as_bytes());
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "1\n", ""));
@@ -24,7 +24,7 @@ fn append_prints_the_version_it_came_to() {
 }
 
 #[test]
-fn a_stale_expectation_is_a_conflict_with_both_versions_and_nothing_is_kept() {
+fn a_stale_expectation_is_a_conflict_with_both_versions_and_nothing_is_committed() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
     let before = fs::read(sandbox.transcript(&thread)).unwrap();
@@ -38,7 +38,7 @@ fn a_stale_expectation_is_a_conflict_with_both_versions_and_nothing_is_kept() {
 }
 
 #[test]
-fn the_same_key_and_request_give_the_first_answer_again() {
+fn the_same_key_and_request_return_the_first_answer() {
     let (sandbox, thread) = Sandbox::with_thread();
     let keyed = |changeset: &str| {
         sandbox.run_with(&["append", &thread, "--expect", "0", "--key", "k 1", "--json"], changeset.as_bytes())
@@ -51,7 +51,7 @@ fn the_same_key_and_request_give_the_first_answer_again() {
 }
 
 #[test]
-fn bad_input_says_what_is_wrong_and_shows_the_smallest_good_one() {
+fn invalid_input_is_explained_with_a_minimal_valid_example() {
     let (sandbox, thread) = Sandbox::with_thread();
     let deep = format!(r#"{{"reason":"UserMessage","snapshot":{}{}}}"#, "[".repeat(70), "]".repeat(70));
     let cases: [(&[u8], &str, &str); 11] = [
@@ -94,7 +94,7 @@ fn input_beyond_eight_mebibytes_is_refused_without_reading_on() {
 }
 
 #[test]
-fn what_does_not_fit_the_thread_is_refused_wholly() {
+fn an_invalid_changeset_is_refused_as_a_whole() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", r#"{"reason":"UserMessage","messages":[{"id":"m","role":"user","content":"tea"}]}"#);
     let refused = |changeset: &str, code: i32, word: &str| {
@@ -134,10 +134,10 @@ fn a_second_run_beside_an_active_one_is_not_allowed() {
     sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], run("r2").as_bytes()).error(4, "run_active");
 }
 
-/// A run that another program records through `append` was once settled as lost by whoever looked at it, and the program's next append was
+/// A run that another program records through `append` was once settled as lost by any command that read it, and the program's next append was
 /// a conflict.
 #[test]
-fn a_run_that_another_program_records_is_left_to_it_whatever_is_typed() {
+fn a_run_that_another_program_records_is_not_changed_by_any_command() {
     let (sandbox, thread) = Sandbox::with_thread();
     let meta = |status: &str| {
         format!(r#""run_id":"r1","run_meta":{{"agent_id":"scribe","origin":"user","status":"{status}"}}"#)
@@ -158,11 +158,11 @@ fn a_run_that_another_program_records_is_left_to_it_whatever_is_typed() {
     }
     sandbox.append(&thread, "1", &format!(r#"{{"reason":"RunFinished",{}}}"#, meta("done")));
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
-    assert_eq!(sandbox.run(&["send", &thread, "hello"]).code, Some(0), "it is nobody's run any more");
+    assert_eq!(sandbox.run(&["send", &thread, "hello"]).code, Some(0), "the run has ended");
 }
 
 #[test]
-fn a_thread_that_somebody_holds_is_waited_for_and_then_not_allowed() {
+fn append_waits_for_a_held_thread_and_then_is_refused() {
     let (sandbox, thread) = Sandbox::with_thread();
     let store = sandbox.open();
     let lease = store.acquire(&ThreadId::new(&*thread).unwrap(), Acquire::default()).unwrap();
@@ -182,7 +182,7 @@ fn a_thread_that_somebody_holds_is_waited_for_and_then_not_allowed() {
 }
 
 #[test]
-fn a_thread_of_another_key_is_not_gone_on_with() {
+fn a_thread_of_another_key_can_not_be_continued() {
     let (sandbox, thread) = Sandbox::with_thread();
     fs::remove_dir_all(sandbox.home().join("keys/signing")).unwrap();
     sandbox.run(&["init"]);
@@ -205,9 +205,9 @@ fn usage_errors_are_json_too() {
     }
 }
 
-/// Whoever opened the store while another process was between its commit and its file spoke of a crash.
+/// A command that opened the store while another process was between its commit and its file reported a crash.
 #[test]
-fn processes_that_append_at_once_speak_of_no_crash() {
+fn concurrent_appends_report_no_crash() {
     let sandbox = Sandbox::new();
     let threads: Vec<String> = (0..8).map(|_| sandbox.new_thread("scribe")).collect();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Calls that wait for somebody's word: asked, answered, killed in between, by real processes.
+//! Calls that need approval: requested, decided, killed in between, by real processes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,11 +17,18 @@ pub(crate) const PAY_TWO: &str = "turns:\n  - { say: One moment., calls: [{ tool
 const PAY_ONE: &str = "turns:\n  - { calls: [{ tool: pay, arguments: { to: anna } }] }\n  - { say: \"Heard: {result}\", repeat: forever }\n";
 const RUN: [&str; 5] = ["run", "task", "--model", "scripted:script.yaml", "--json"];
 
-/// A project in which every payment needs somebody's word.
+/// A project in which every payment needs approval.
 pub(crate) fn asking(script: &str) -> Sandbox {
     let sandbox = project(TASK, &pay("echo ok"), script);
     put(&sandbox, ".ai/config/agent/approvals.yaml", ASK);
     sandbox
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(child: &std::process::Child, name: &str) {
+    let pid = child.id().to_string();
+    let sent = std::process::Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap();
+    assert!(sent.success(), "{name} to {pid}");
 }
 
 /// Runs the task until it waits; gives its thread.
@@ -50,7 +57,7 @@ fn inbox_thread(sandbox: &Sandbox) -> String {
 pub(crate) fn ended(ran: &Ran) -> Value {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let last = ran.records().pop().unwrap();
-    assert_eq!((&last["told"], &last["status"]), (&json!("ended"), &json!("completed")), "{ran:?}");
+    assert_eq!((&last["type"], &last["status"]), (&json!("ended"), &json!("completed")), "{ran:?}");
     last
 }
 
@@ -70,7 +77,7 @@ pub(crate) fn until(sandbox: &Sandbox, args: &[&str], fits: impl Fn(&Value) -> b
 }
 
 #[test]
-fn two_calls_wait_across_a_sigkill_and_are_made_once_each_when_both_are_allowed() {
+fn two_pending_calls_survive_a_sigkill_and_are_made_once_each_when_approved() {
     let sandbox = asking(PAY_TWO);
     let (mut child, told) = until(&sandbox, &RUN, |record| record["event_type"] == "suspended");
     child.kill().unwrap();
@@ -92,7 +99,7 @@ fn two_calls_wait_across_a_sigkill_and_are_made_once_each_when_both_are_allowed(
 }
 
 #[test]
-fn calls_that_are_made_each_by_itself_do_not_wait_for_one_another() {
+fn with_wait_each_approved_calls_do_not_wait_for_one_another() {
     let sandbox = asking(PAY_TWO);
     put(&sandbox, ".ai/config/agent/approvals.yaml", &format!("wait: each\n{ASK}"));
     let thread = waiting(&sandbox);
@@ -103,11 +110,11 @@ fn calls_that_are_made_each_by_itself_do_not_wait_for_one_another() {
 }
 
 #[test]
-fn people_are_told_what_was_decided_what_still_waits_and_what_to_type() {
+fn text_output_has_the_decision_the_pending_calls_and_the_next_command() {
     let sandbox = asking(PAY_TWO);
     let ran = sandbox.run(&RUN[..4]);
     assert_eq!(ran.code, Some(7), "{ran:?}");
-    assert!(ran.stdout.contains("waits: approval, call_1, call_2"), "{ran:?}");
+    assert!(ran.stdout.contains("suspended: approval, call_1, call_2"), "{ran:?}");
     assert!(ran.stderr.contains("waits for approval of `call_1` (pay), `call_2` (pay)"), "{ran:?}");
     assert!(ran.stderr.contains("`selvedge approve --all task-"), "{ran:?}");
     let shown = sandbox.run(&["inbox"]).stdout;
@@ -116,30 +123,33 @@ fn people_are_told_what_was_decided_what_still_waits_and_what_to_type() {
     assert!(!shown.lines().any(|line| line.ends_with(' ')), "{shown:?}");
     let ran = sandbox.run(&["approve", "call_1"]);
     assert_eq!(ran.code, Some(7), "{ran:?}");
-    assert!(ran.stdout.contains("call call_1 of task-") && ran.stdout.contains("may be made"), "{ran:?}");
+    assert!(ran.stdout.contains("call call_1 of task-") && ran.stdout.contains("is approved"), "{ran:?}");
     let hint = ran.stderr.lines().find(|line| line.starts_with("hint: ")).unwrap();
     // What it says to type helps as it stands.
     let command = hint.split('`').nth(1).unwrap().strip_prefix("selvedge ").unwrap();
     let words: Vec<&str> = command.split(' ').collect();
     assert_eq!(sandbox.run(&words).code, Some(0), "{command}");
     assert_eq!(paid(&sandbox).len(), 2);
-    assert!(sandbox.run(&["inbox"]).stderr.contains("nothing needs a decision"));
+    assert!(sandbox.run(&["inbox"]).stderr.contains("no pending decisions"));
 }
 
 #[test]
-fn a_word_is_left_with_whoever_runs_the_thread_and_goes_into_that_very_run() {
+fn a_decision_is_queued_for_the_process_that_runs_the_thread_and_applied_in_that_run() {
     let sandbox = busy();
-    let (child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+    let (child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
-    // Whoever may say it sees it at once, and needs not know where it is asked.
+    // The inbox shows it at once, and names its thread.
     let needs = inbox(&sandbox);
     assert_eq!((needs.len(), &needs[0]["call_id"], &needs[0]["reason"]), (1, &json!("call_2"), &json!("approval")));
     assert_eq!(needs[0]["thread_id"], thread);
+    // A process that is stopped applies nothing.
+    signal(&child, "STOP");
     for _ in 0..2 {
         let left = sandbox.run(&["approve", "call_2", "--json"]).json();
-        assert_eq!((&left["recorded"], &left["decision"]), (&json!("left"), &json!("approve")));
+        assert_eq!((&left["recorded"], &left["decision"]), (&json!("queued"), &json!("approve")));
     }
     assert_eq!(paid(&sandbox).len(), 0);
+    signal(&child, "CONT");
     put(&sandbox, "fast", "");
     let ran = Ran::of(child);
     assert_eq!((ran.code, paid(&sandbox)), (Some(0), vec!["paid anna".to_owned()]), "{ran:?}");
@@ -149,16 +159,17 @@ fn a_word_is_left_with_whoever_runs_the_thread_and_goes_into_that_very_run() {
     assert_eq!(count("run_started"), 1, "{log:?}");
 }
 
-/// Each of them found the other's call undecided and went away, and nobody went on.
+/// Each of them found the other's call undecided and exited, and the thread stayed suspended.
 #[test]
-fn two_people_who_answer_at_the_same_moment_do_not_leave_the_thread_to_one_another() {
+fn concurrent_decisions_never_leave_the_thread_suspended() {
     let sandbox = asking(PAY_TWO);
     for round in 1..=6 {
         let thread = waiting(&sandbox);
         let answer = |call| {
             sandbox.command(&["approve", call, "--thread", &thread, "--json"]).stdin(Stdio::null()).spawn().unwrap()
         };
-        let (one, other) = (answer("call_1"), answer("call_2"));
+        let one = answer("call_1");
+        let other = answer("call_2");
         let mut codes = [Ran::of(one).code, Ran::of(other).code];
         codes.sort_unstable();
         assert!([[Some(0), Some(7)], [Some(0), Some(0)]].contains(&codes), "{codes:?}");
@@ -166,9 +177,9 @@ fn two_people_who_answer_at_the_same_moment_do_not_leave_the_thread_to_one_anoth
     }
 }
 
-/// Whoever allows a call may be killed as well.
+/// The approving process may be killed as well.
 #[test]
-fn killed_again_and_again_while_it_is_allowed_a_call_is_made_once() {
+fn killed_again_and_again_during_its_approval_a_call_is_made_once() {
     let sandbox = asking(PAY_TWO);
     let tool = json!({
         "name": "pay", "description": "Pays.", "class": "at_most_once", "environment": ["PATH"],
@@ -180,7 +191,7 @@ fn killed_again_and_again_while_it_is_allowed_a_call_is_made_once() {
     let thread = waiting(&sandbox);
     let mut patience = 1;
     for _ in 0..60 {
-        // What was decided before is not asked again; then somebody has to say that it goes on.
+        // Recorded decisions are not requested again; then the thread has to be resumed.
         let is_asked = |need: &Value| need["reason"] == "approval" && need["call_id"].is_string();
         let verb: &[&str] = if inbox(&sandbox).iter().any(is_asked) { &["approve", "--all"] } else { &["resume"] };
         let mut child = sandbox.command(&[verb, &[&thread]].concat()).stdin(Stdio::null()).spawn().unwrap();
@@ -202,7 +213,7 @@ fn killed_again_and_again_while_it_is_allowed_a_call_is_made_once() {
 }
 
 #[test]
-fn the_first_word_counts_also_when_it_is_said_again() {
+fn the_first_decision_counts_also_when_it_is_repeated() {
     let sandbox = asking(PAY_TWO);
     let thread = waiting(&sandbox);
     let say = |args: &[&str]| sandbox.run(&[args, &["call_1", "--thread", &thread, "--no-run", "--json"]].concat());
@@ -221,7 +232,7 @@ fn the_first_word_counts_also_when_it_is_said_again() {
 }
 
 #[test]
-fn a_call_of_a_thread_that_was_stopped_or_spoken_to_can_not_be_allowed_any_more() {
+fn a_call_of_a_cancelled_or_continued_thread_can_not_be_approved() {
     let sandbox = asking(PAY_ONE);
     let thread = waiting(&sandbox);
     assert_eq!(sandbox.run(&["cancel", &thread]).code, Some(0));
@@ -236,9 +247,10 @@ fn a_call_of_a_thread_that_was_stopped_or_spoken_to_can_not_be_allowed_any_more(
 }
 
 #[test]
-fn a_call_that_waits_in_two_threads_is_decided_about_by_thread() {
+fn a_call_id_that_is_pending_in_two_threads_needs_the_thread() {
     let sandbox = asking(PAY_ONE);
-    let (one, other) = (waiting(&sandbox), waiting(&sandbox));
+    let one = waiting(&sandbox);
+    let other = waiting(&sandbox);
     let error = sandbox.run(&["approve", "call_1", "--json"]).error(3, "ambiguous");
     assert_eq!(error["candidates"].as_array().unwrap().len(), 2, "{error}");
     ended(&sandbox.run(&["deny", "call_1", "--thread", &one, "--reason", "too much", "--json"]));
@@ -251,7 +263,7 @@ fn a_call_that_waits_in_two_threads_is_decided_about_by_thread() {
 }
 
 #[test]
-fn the_model_is_told_why_a_call_was_denied_and_with_what_it_was_made_instead() {
+fn the_model_gets_the_reason_of_a_denial_and_edited_arguments() {
     let sandbox = asking(PAY_ONE);
     let thread = waiting(&sandbox);
     let denied = ended(&sandbox.run(&["deny", "--all", &thread, "--reason", "too much", "--json"]));
@@ -268,15 +280,15 @@ fn the_model_is_told_why_a_call_was_denied_and_with_what_it_was_made_instead() {
     let log = sandbox.run(&["log", &thread, "--json"]).records();
     let decision = log.iter().find(|line| line["event_type"] == "decision").unwrap();
     assert_eq!(decision["payload"]["action"], "edit");
-    assert!(sandbox.run(&["log", &thread]).stdout.contains("said edit to call call_1, with {\"to\":\"cara\"}"));
+    assert!(sandbox.run(&["log", &thread]).stdout.contains("decided edit for call call_1, with {\"to\":\"cara\"}"));
 
     waiting(&sandbox);
     let ran = sandbox.run(&["approve", "call_1", "--edit", "other.json", "--no-run"]);
-    assert!(ran.stdout.contains("may be made with {\"to\":\"cara\"}"), "{ran:?}");
+    assert!(ran.stdout.contains("is approved with the arguments {\"to\":\"cara\"}"), "{ran:?}");
     let again =
         sandbox.run(&["approve", "call_1", "--thread", &inbox_thread(&sandbox), "--edit", "other.json", "--json"]);
     let told = again.records();
-    let called: Vec<_> = told.iter().filter(|record| record["told"] == "calling").collect();
+    let called: Vec<_> = told.iter().filter(|record| record["type"] == "calling").collect();
     assert_eq!((&told[0]["arguments"], &called[0]["arguments"]), (&json!({"to": "cara"}), &json!({"to": "cara"})));
     fs::remove_file(sandbox.project().join("paid.txt")).unwrap();
     put(&sandbox, "paid.txt", "paid cara\n");
@@ -291,33 +303,33 @@ fn the_model_is_told_why_a_call_was_denied_and_with_what_it_was_made_instead() {
 }
 
 #[test]
-fn a_tool_that_was_redefined_after_the_question_is_asked_about_again() {
+fn a_tool_that_was_redefined_after_the_request_needs_approval_again() {
     let sandbox = asking(PAY_ONE);
     let thread = waiting(&sandbox);
     put(&sandbox, ".ai/tools/pay.yaml", &pay("echo gone >> paid.txt"));
     let ran = sandbox.run(&["approve", "call_1", "--json"]);
     let error = ran.error_beside_data(7, "needs_decision");
     assert!(
-        error["message"].as_str().unwrap().ends_with("tool `pay` changed since `call_1` was asked about"),
+        error["message"].as_str().unwrap().ends_with("tool `pay` changed after approval of `call_1` was requested"),
         "{error}"
     );
     let needs = inbox(&sandbox);
     assert_eq!((paid(&sandbox).len(), needs.len()), (0, 1), "what was allowed is not what would be done");
     let why = needs[0]["why"].as_str().unwrap();
-    assert!(why.starts_with("the tool `pay` changed since this call was asked about"), "{why}");
+    assert!(why.starts_with("the tool `pay` changed after approval was requested"), "{why}");
     ended(&sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]));
     assert_eq!(paid(&sandbox), ["paid anna", "gone"]);
 }
 
 #[test]
-fn what_is_only_recorded_waits_for_a_resume() {
+fn a_decision_with_no_run_waits_for_a_resume() {
     let sandbox = asking(PAY_ONE);
     let thread = waiting(&sandbox);
     let ran = sandbox.run(&["approve", "call_1", "--no-run"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains(&format!("`selvedge resume {thread}` goes on")), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("`selvedge resume {thread}` continues")), "{ran:?}");
     assert_eq!((paid(&sandbox).len(), status(&sandbox, &thread).as_str()), (0, "suspended"));
-    // It is decided about, but it does not go on by itself: somebody still has to say so.
+    // It is decided, but the thread does not resume by itself.
     let needs = inbox(&sandbox);
     assert_eq!(needs[0]["commands"], json!([format!("selvedge resume {thread}")]), "{needs:?}");
     let shown = sandbox.run(&["inbox"]).stdout;
@@ -327,7 +339,7 @@ fn what_is_only_recorded_waits_for_a_resume() {
 }
 
 #[test]
-fn nobodys_word_counts_after_the_time_that_was_set() {
+fn no_decision_counts_after_the_request_has_expired() {
     let sandbox = asking(PAY_ONE);
     put(
         &sandbox,
@@ -356,7 +368,7 @@ fn nobodys_word_counts_after_the_time_that_was_set() {
 }
 
 #[test]
-fn a_project_can_not_allow_what_its_user_wants_to_be_asked_about() {
+fn a_project_can_not_allow_calls_that_its_user_wants_to_approve() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONE);
     let own = sandbox.home().join("config/agent/approvals.yaml");
     fs::create_dir_all(own.parent().unwrap()).unwrap();
@@ -375,7 +387,8 @@ fn a_project_can_not_allow_what_its_user_wants_to_be_asked_about() {
 #[test]
 fn the_inbox_shows_the_newest_thread_first_and_its_calls_in_order() {
     let sandbox = asking(PAY_TWO);
-    let (older, newer) = (waiting(&sandbox), waiting(&sandbox));
+    let older = waiting(&sandbox);
+    let newer = waiting(&sandbox);
     let needs = inbox(&sandbox);
     let order: Vec<_> = needs.iter().map(|need| (need["thread_id"].clone(), need["call_id"].clone())).collect();
     let expected = [(&newer, "call_1"), (&newer, "call_2"), (&older, "call_1"), (&older, "call_2")];
@@ -409,7 +422,7 @@ fn the_inbox_shows_the_newest_thread_first_and_its_calls_in_order() {
     assert_eq!(needs[0]["commands"], json!(commands));
 }
 
-/// Until somebody happened to run something, a run whose process had died waited in nobody's inbox.
+/// A run whose process had died was not in the inbox until another command that writes was run.
 #[test]
 fn a_run_whose_process_died_is_in_the_inbox_at_once_and_one_that_runs_is_not() {
     let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONE);
@@ -429,7 +442,7 @@ fn a_run_whose_process_died_is_in_the_inbox_at_once_and_one_that_runs_is_not() {
 }
 
 #[test]
-fn whoever_follows_the_inbox_hears_of_what_comes() {
+fn a_followed_inbox_shows_new_needs() {
     let sandbox = asking(PAY_ONE);
     let first = waiting(&sandbox);
     let mut child = sandbox.command(&["inbox", "--follow", "--json"]).stdin(Stdio::null()).spawn().unwrap();
@@ -447,7 +460,7 @@ fn whoever_follows_the_inbox_hears_of_what_comes() {
     child.wait().unwrap();
 }
 
-/// A project whose payments need somebody's word, and in which a slow tool keeps the run busy until there is a file `fast`.
+/// A project whose payments need approval, and in which a slow tool keeps the run busy until there is a file `fast`.
 pub(crate) fn busy() -> Sandbox {
     let script = "turns:\n  - { calls: [{ tool: slow, arguments: {} }, { tool: pay, arguments: { to: anna } }] }\n  - { say: Done., repeat: forever }\n";
     let sandbox = asking(script);
@@ -460,15 +473,16 @@ pub(crate) fn busy() -> Sandbox {
     sandbox
 }
 
-/// Whoever found the thread settled it and forgot the word; the thread asked again.
+/// The process that recovered the thread dropped the queued decision, and approval was requested again.
 #[test]
-fn a_word_left_with_a_process_that_is_killed_is_not_lost() {
+fn a_decision_queued_for_a_killed_process_is_not_lost() {
     let sandbox = busy();
-    let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+    let (mut child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
+    signal(&child, "STOP");
     let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
-    assert_eq!(left["recorded"], "left");
-    // Another word is refused also while nobody has heard the first.
+    assert_eq!(left["recorded"], "queued");
+    // A different decision is refused also while the first is queued.
     let error = sandbox.run(&["deny", "call_2", "--thread", thread, "--json"]).error(5, "already_decided");
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.contains(&format!("`selvedge log {thread} --follow`")) && !hint.contains("resume"), "{hint}");
@@ -480,17 +494,17 @@ fn a_word_left_with_a_process_that_is_killed_is_not_lost() {
 }
 
 #[test]
-fn what_becomes_of_an_allowed_call_is_shown_said_and_not_changed_by_a_later_rule() {
+fn the_resume_mode_of_a_call_is_shown_and_not_changed_by_a_later_rule() {
     let sandbox = asking(PAY_ONE);
     let rule = ASK.replace("action: ask", "action: ask, resume_mode: use_decision_as_tool_result");
     put(&sandbox, ".ai/config/agent/approvals.yaml", &rule);
     let thread = waiting(&sandbox);
     assert_eq!(inbox(&sandbox)[0]["resume_mode"], "use_decision_as_tool_result");
     let shown = sandbox.run(&["inbox"]).stdout;
-    assert!(shown.contains("if allowed, it is not made: what `--with` gives is its result"), "{shown}");
+    assert!(shown.contains("if approved, the call is not made: the value of `--with` is its result"), "{shown}");
     put(&sandbox, ".ai/config/agent/approvals.yaml", ASK);
     let ran = sandbox.run(&["approve", "call_1", "--with", "paid by hand", "--no-run"]);
-    assert!(ran.stdout.contains("is answered with \"paid by hand\" and not made"), "{ran:?}");
+    assert!(ran.stdout.contains("is not made; its result is \"paid by hand\""), "{ran:?}");
     assert_eq!(ended(&sandbox.run(&["resume", &thread, "--json"]))["result"], "Heard: paid by hand");
     assert_eq!(paid(&sandbox).len(), 0);
 
@@ -504,7 +518,7 @@ fn what_becomes_of_an_allowed_call_is_shown_said_and_not_changed_by_a_later_rule
 }
 
 #[test]
-fn a_call_that_another_program_answered_waits_for_nobody() {
+fn a_call_that_another_program_answered_is_not_pending() {
     let sandbox = asking(PAY_ONE);
     let thread = waiting(&sandbox);
     let result = json!({"type": "tool_result", "call_id": "call_1", "content": "paid by hand"});
@@ -521,7 +535,7 @@ fn a_call_that_another_program_answered_waits_for_nobody() {
 }
 
 #[test]
-fn a_call_whose_time_is_over_does_not_keep_the_others_waiting() {
+fn an_expired_call_does_not_block_the_others() {
     let script = "turns:\n  - { calls: [{ tool: gift, arguments: {} }, { tool: pay, arguments: { to: anna } }, { tool: pay, arguments: { to: ben } }] }\n  - { say: Done., repeat: forever }\n";
     let sandbox = asking(script);
     put(&sandbox, ".ai/directives/task.md", &TASK.replace("[tool.pay]", "[tool.pay, tool.gift]"));
@@ -532,7 +546,8 @@ fn a_call_whose_time_is_over_does_not_keep_the_others_waiting() {
     put(&sandbox, ".ai/tools/gift.yaml", &tool.to_string());
     let rules = format!("{ASK}  - {{ id: gifts, tool: gift, action: ask, expires_after_seconds: 1 }}\n");
     put(&sandbox, ".ai/config/agent/approvals.yaml", &rules);
-    let (one, all) = (waiting(&sandbox), waiting(&sandbox));
+    let one = waiting(&sandbox);
+    let all = waiting(&sandbox);
     thread::sleep(Duration::from_millis(1100));
     // What it says to type is about the call that can still be decided about.
     let ran = sandbox.run(&["approve", "call_2", "--thread", &one, "--json"]);
@@ -546,9 +561,9 @@ fn a_call_whose_time_is_over_does_not_keep_the_others_waiting() {
     assert_eq!((paid.len(), paid.contains(&"gave".to_owned())), (4, false), "{paid:?}");
 }
 
-/// A row that somebody wrote into the database by hand was executed as an approval, and signed.
+/// A row that was written into the database by hand was executed as an approval, and signed.
 #[test]
-fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
+fn a_decision_that_was_written_into_the_database_is_dropped_and_reported() {
     let sandbox = asking(PAY_ONE);
     let thread = waiting(&sandbox);
     let store = sandbox.open();
@@ -564,7 +579,7 @@ fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
     let ran = sandbox.run(&["resume", &thread, "--json"]);
     ran.error_beside_data(7, "needs_decision");
     let told = ran.records();
-    let dropped: Vec<_> = told.iter().filter(|record| record["told"] == "dropped").collect();
+    let dropped: Vec<_> = told.iter().filter(|record| record["type"] == "dropped").collect();
     assert_eq!((dropped.len(), paid(&sandbox).len()), (1, 0), "{ran:?}");
     ended(&sandbox.run(&["approve", "call_1", "--json"]));
     assert_eq!(paid(&sandbox).len(), 1);
@@ -572,7 +587,7 @@ fn a_decision_that_was_written_into_the_database_is_dropped_and_told() {
 
 /// An approval that was planted among what the next changeset leads with was signed by `deny`, which then executed the call.
 #[test]
-fn an_approval_that_was_planted_is_not_signed_by_who_denies_the_call() {
+fn a_planted_approval_is_not_signed_when_the_call_is_denied() {
     let sandbox = asking(PAY_ONE);
     let thread = waiting(&sandbox);
     let store = sandbox.open();
@@ -590,15 +605,16 @@ fn an_approval_that_was_planted_is_not_signed_by_who_denies_the_call() {
     assert!(!sandbox.run(&["log", &thread, "--json"]).stdout.contains("mallory"));
 }
 
-/// It was dropped as if somebody had forged it.
+/// It was dropped as forged.
 #[test]
-fn a_word_that_was_left_before_the_key_was_rotated_counts() {
+fn a_decision_that_was_queued_before_a_key_rotation_counts() {
     for is_kept in [true, false] {
         let sandbox = busy();
-        let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+        let (mut child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
         let thread = told[0]["thread_id"].as_str().unwrap();
+        signal(&child, "STOP");
         let left = sandbox.run(&["approve", "call_2", "--thread", thread, "--json"]).json();
-        assert_eq!(left["recorded"], "left");
+        assert_eq!(left["recorded"], "queued");
         child.kill().unwrap();
         child.wait().unwrap();
         put(&sandbox, "fast", "");
@@ -606,7 +622,7 @@ fn a_word_that_was_left_before_the_key_was_rotated_counts() {
         if is_kept {
             ended(&sandbox.run(&["resume", thread, "--json"]));
         } else {
-            // Nobody can check it any more: whoever said it is told what was dropped, and is asked again.
+            // It can't be verified any more: the drop is reported, and approval is requested again.
             fs::remove_file(rotated["retired"].as_str().unwrap()).unwrap();
             let error = sandbox.run(&["resume", thread, "--json"]).error_beside_data(6, "row_unsealed");
             assert!(error["hint"].as_str().unwrap().contains("selvedge reindex"), "{error}");

@@ -1,4 +1,4 @@
-//! `selvedge export` and `selvedge import` in the native form: from one user to another, who has only the public key.
+//! `selvedge export` and `selvedge import` in the native format: from one user to another, who has only the public key.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use selvedge_log::keys::KeyFolder;
 use selvedge_model::Clock;
 use selvedge_store_local::system::SystemClock;
 
-use crate::spawned;
+use crate::children;
 use crate::support::{HELLO, Sandbox};
 
 /// A thread of one user as a file, and another user.
@@ -29,7 +29,7 @@ fn trust(theirs: &Sandbox, ours: &Sandbox) {
 }
 
 #[test]
-fn a_thread_goes_to_somebody_who_has_only_the_public_key() {
+fn an_exported_thread_is_verified_with_the_public_key_alone() {
     let (ours, thread, theirs, file) = exported();
     let refused = theirs.run(&["import", &file, "--dry-run", "--json"]);
     let error = refused.error_beside_data(6, "untrusted_key");
@@ -54,7 +54,7 @@ fn a_thread_goes_to_somebody_who_has_only_the_public_key() {
 }
 
 #[test]
-fn nothing_is_overwritten_and_what_is_no_archive_is_refused() {
+fn nothing_is_overwritten_and_other_files_are_refused() {
     let (ours, thread, theirs, file) = exported();
     ours.run(&["export", &thread, "-o", &file, "--json"]).error(5, "file_exists");
     let noise = theirs.root().join("noise");
@@ -63,7 +63,7 @@ fn nothing_is_overwritten_and_what_is_no_archive_is_refused() {
     theirs.run(&["import", &noise, "--json"]).error(2, "usage");
     theirs.run(&["import", &noise, "--format", "selvedge", "--json"]).error_beside_data(6, "integrity");
     theirs.run(&["import", "nowhere", "--json"]).error(3, "file_not_found");
-    theirs.run(&["export", "nobody", "--json"]).error(3, "thread_not_found");
+    theirs.run(&["export", "missing", "--json"]).error(3, "thread_not_found");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn signed_by_three(ours: &Sandbox) -> (String, String, Vec<String>) {
     (thread, file, pems)
 }
 
-/// Runs the command as somebody who has nothing: no home, no keys, no store.
+/// Runs the command as a user without home, keys and store.
 fn stranger(args: &[&str]) -> crate::support::Ran {
     let nowhere = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
@@ -139,7 +139,7 @@ fn any_one_key_of_the_chain_verifies_an_archive_without_a_store() {
     assert!(text.stdout.contains("VERSION  REASON") && text.stdout.contains("Not proven"), "{text:?}");
     let explained = stranger(&["verify", &file, "--key", &keys[0], "--explain", "--json"]).json();
     assert_eq!(explained["statements"].as_array().unwrap().len(), 4);
-    // A key of somebody else does not do, and is not told that anything is damaged.
+    // Another user's key does not verify it, and damage is not reported.
     let other = Sandbox::new();
     let foreign = other.root().join("foreign.pem");
     fs::write(&foreign, other.run(&["keys", "export"]).stdout).unwrap();
@@ -153,7 +153,7 @@ fn any_one_key_of_the_chain_verifies_an_archive_without_a_store() {
 }
 
 #[test]
-fn an_archive_whose_statements_are_missing_is_not_believed_beyond_its_key() {
+fn an_archive_without_rotations_is_only_trusted_with_its_own_key() {
     let ours = Sandbox::new();
     let (thread, file, keys) = signed_by_three(&ours);
     let folder = ours.root().join("unpacked");
@@ -170,7 +170,7 @@ fn an_archive_whose_statements_are_missing_is_not_believed_beyond_its_key() {
     assert!(tar(&[&["--format=ustar", "-cf", "again.tar", &chain][..], &rest].concat()));
     let again = folder.join("again.tar").display().to_string();
     assert_eq!(stranger(&["verify", &again, "--key", &keys[0]]).code, Some(0));
-    // As an older program wrote it, without statements, only all keys together do; whoever trusts them can still take it in.
+    // Without rotations, as an older program wrote it, all keys are needed; a user who trusts them can import it.
     assert!(tar(&[&["--format=ustar", "-cf", "older.tar"][..], &rest].concat()));
     let older = folder.join("older.tar").display().to_string();
     let ran = stranger(&["verify", &older, "--key", &keys[0], "--json"]);
@@ -183,7 +183,7 @@ fn an_archive_whose_statements_are_missing_is_not_believed_beyond_its_key() {
     assert_eq!(needed.len(), 3, "every key that is needed is named at once, and no other: {error}");
     let hint = error["hint"].as_str().unwrap();
     assert!(needed.iter().all(|key| hint.contains(&format!("keys/{}.pem", key.as_str().unwrap()))), "{hint}");
-    // Whoever trusts the oldest hears that it vouches for the others.
+    // For a user who trusts the oldest key, the hint says that it vouches for the others.
     let friend = Sandbox::new();
     friend.run(&["keys", "trust", &keys[0], "--owner", "Ada"]);
     let error = friend.run(&["import", &file, "--json"]).error_beside_data(6, "untrusted_key");
@@ -204,7 +204,7 @@ fn an_archive_whose_statements_are_missing_is_not_believed_beyond_its_key() {
     let there = other.command(&["export", &thread]).output().unwrap();
     assert!(there.stdout == fs::read(&file).unwrap(), "exported elsewhere it is the same file");
     assert_eq!(other.run(&["doctor"]).code, Some(0));
-    // A statement that somebody plants in the folder is left behind.
+    // A planted rotation in the folder is not exported.
     let planted = other.threads().join(&thread).join("chain");
     let one = fs::read_dir(&planted).unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&one).unwrap();
@@ -218,7 +218,8 @@ fn every_changed_part_of_an_archive_is_named_without_a_store() {
     let (ours, thread, _theirs, file) = exported();
     let key = ours.root().join("key.pem");
     fs::write(&key, ours.run(&["keys", "export"]).stdout).unwrap();
-    let (key, whole) = (key.display().to_string(), fs::read(&file).unwrap());
+    let key = key.display().to_string();
+    let whole = fs::read(&file).unwrap();
     let changed = ours.root().join("changed.tar");
     let check = |bytes: &[u8]| {
         fs::write(&changed, bytes).unwrap();
@@ -241,11 +242,79 @@ fn every_changed_part_of_an_archive_is_named_without_a_store() {
     assert!(!ours.project().join("-").exists(), "`-` is stdout");
 }
 
+/// An archive of a log that is signed by hand: a thread of this id, with one message of this role.
+fn hand_signed(sandbox: &Sandbox, thread: &str, role: &str) -> String {
+    let signer = KeyFolder::load(&sandbox.home().join("keys/signing")).unwrap();
+    let log_id = "00112233445566778899aabbccddeeff";
+    let mut log = String::new();
+    let mut add = |seq: u64, kind: &str, payload: &str| {
+        let at = "2026-11-15T00:00:00.000000Z";
+        log.push_str(&format!(
+            r#"{{"seq":{seq},"timestamp":"{at}","thread_id":"{thread}","event_type":"{kind}","payload":{payload}"#
+        ));
+        if kind == "checkpoint" {
+            let start = log.rfind('\n').map_or(0, |end| end + 1);
+            let sig = signer.sign(selvedge_log::keys::DOMAIN_CHECKPOINT, log[start..].as_bytes());
+            log.push_str(&format!(r#","sig":"{sig}"}}"#));
+        }
+        log.push_str("}\n");
+        (log.len(), selvedge_log::hash::sha256(log.as_bytes()))
+    };
+    let checkpoint = |version: u64, (bytes, hash): (usize, selvedge_model::Digest)| {
+        let signer = signer.fingerprint();
+        format!(
+            r#"{{"version":{version},"reason":"Lifecycle","epoch":0,"log_id":"{log_id}","segment":0,"byte_offset":{bytes},"hash":"{hash}","signer":"{signer}""#
+        )
+    };
+    let birth = format!(r#"{{"format":1,"log_id":"{log_id}","segment":0,"kind":"agent","agent_id":"scribe"}}"#);
+    let end = add(0, "thread_created", &birth);
+    add(1, "checkpoint", &checkpoint(0, end));
+    let end = add(2, "message", &format!(r#"{{"role":"{role}","content":"hello"}}"#));
+    add(3, "checkpoint", &checkpoint(1, end));
+    let folder = sandbox.root().join("by-hand").join(thread);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("transcript.jsonl"), log).unwrap();
+    let file = sandbox.root().join(format!("{thread}.tar")).display().to_string();
+    let mut tar = Command::new("tar");
+    tar.args(["--format=ustar", "-cf", &file, "-C"]).arg(sandbox.root().join("by-hand")).arg(thread);
+    assert!(tar.status().unwrap().success());
+    file
+}
+
+/// It was sent back to its sender, although it is as it was signed, and one signature was left out of the count.
+#[test]
+fn a_log_that_is_only_not_understood_is_not_asked_for_again() {
+    let sandbox = Sandbox::new();
+    let file = hand_signed(&sandbox, "scribe-0123456789ab", "oracle");
+    let ran = sandbox.run(&["verify", &file, "--json"]);
+    let error = ran.error_beside_data(6, "unknown_payload");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.contains("newer Selvedge") && !hint.contains("again"), "{error}");
+    assert!(sandbox.run(&["verify", &file]).stdout.contains("checked 2 signatures, 4 lines"), "{ran:?}");
+    let error = sandbox.run(&["import", &file, "--json"]).error(6, "unknown_payload");
+    assert!(!error["hint"].as_str().unwrap().contains("again"), "{error}");
+    // The same log with a role that is known is sound.
+    let file = hand_signed(&sandbox, "scribe-ab0123456789", "user");
+    assert_eq!(sandbox.run(&["verify", &file]).code, Some(0));
+}
+
+/// The hint was to choose another id, which an import can't.
+#[test]
+fn a_thread_of_a_reserved_name_is_not_offered_another_id() {
+    let sandbox = Sandbox::new();
+    let file = hand_signed(&sandbox, "registry.db-journal", "user");
+    let ran = sandbox.run(&["import", &file]);
+    assert!(ran.code != Some(0) && ran.stderr.contains("the store itself has a file of that name"), "{ran:?}");
+    assert!(ran.stderr.contains("can't be imported") && !ran.stderr.contains("another id"), "{ran:?}");
+}
+
 /// A parent that started a child and paid for it, of one user.
 fn family() -> (Sandbox, String, String) {
     let price = "price: {input_per_million_tokens: 1, output_per_million_tokens: 2}\n";
-    let ours =
-        spawned::family(&(price.to_owned() + &spawned::calling(spawned::SPAWN)), &(price.to_owned() + spawned::PAYS));
+    let ours = children::family(
+        &(price.to_owned() + &children::calling(children::SPAWN)),
+        &(price.to_owned() + children::PAYS),
+    );
     let ran = ours.run(&["run", "parent", "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let parent = crate::running::thread_of(&ran);
@@ -268,7 +337,7 @@ fn is_incomplete(sandbox: &Sandbox, thread: &str, expected: bool) {
 
 /// The parent came alone and had posted nothing after its child: no posting was known to be missing, and its account passed for whole.
 #[test]
-fn an_account_of_which_a_childs_log_is_not_here_says_so_in_every_view() {
+fn an_account_without_a_childs_log_is_incomplete_in_every_view() {
     let (ours, parent, child) = family();
     let theirs = Sandbox::new();
     trust(&theirs, &ours);
@@ -278,6 +347,8 @@ fn an_account_of_which_a_childs_log_is_not_here_says_so_in_every_view() {
     let part = theirs.run(&["import", &file(&parent), "--json"]);
     assert!(part.stderr.contains("incomplete"), "{part:?}");
     is_incomplete(&theirs, &parent, true);
+    let alone = theirs.run(&["budget", &parent, "--verify", "--json"]).json();
+    assert_eq!(alone["verified"]["verdict"], "incomplete", "{alone}");
     // A rebuilt database says it too.
     let rebuilt = theirs.run(&["reindex", "--json"]);
     assert_ne!(rebuilt.json()["incomplete_accounts"], serde_json::json!([]), "{rebuilt:?}");
@@ -293,7 +364,7 @@ fn an_account_of_which_a_childs_log_is_not_here_says_so_in_every_view() {
 /// A member of a family that came alone was reported as damage of the others, doctor warned of what the archive left out, and its
 /// account depended on the order of the files.
 #[test]
-fn a_family_goes_elsewhere_as_a_whole_or_in_part() {
+fn a_family_can_be_exported_whole_or_in_part() {
     let (ours, parent, child) = family();
     let theirs = Sandbox::new();
     trust(&theirs, &ours);
@@ -301,22 +372,32 @@ fn a_family_goes_elsewhere_as_a_whole_or_in_part() {
     let exported = ours.run(&["export", &parent, "--tree", "-o", folder.to_str().unwrap(), "--json"]);
     assert_eq!(exported.records().len(), 2, "{exported:?}");
     let file = |thread: &str| folder.join(format!("{thread}.tar")).display().to_string();
-    // A part: the others are not here, and that is no damage.
+    // A part: the others are missing, and that is not damage.
     let part = theirs.run(&["import", &file(&child), "--json"]);
     assert!(part.stderr.contains("incomplete"), "{part:?}");
     assert_eq!(part.json()["incomplete_accounts"].as_array().unwrap().len(), 2, "{part:?}");
     is_incomplete(&theirs, &child, true);
     let all = theirs.run(&["verify", "--all", "--json"]);
     assert_eq!(all.code, Some(0), "{all:?}");
-    assert_eq!(all.json()["not_here"][0]["thread_id"], parent.as_str());
-    assert!(theirs.run(&["verify", "--all"]).stdout.contains("not here"));
+    assert_eq!(all.json()["missing"][0]["thread_id"], parent.as_str());
+    assert!(theirs.run(&["verify", "--all"]).stdout.contains("missing: "));
     assert_eq!(theirs.run(&["doctor", "--deep"]).code, Some(0));
+    // Its account can't be checked, which is no damage either, and its figures are not made up.
+    let alone = theirs.run(&["budget", &child, "--verify", "--json"]).json();
+    let verified = &alone["verified"];
+    assert_eq!((&verified["verdict"], &verified["found"]), (&"incomplete".into(), &serde_json::json!([])), "{alone}");
+    assert!(verified["gone"][0].as_str().unwrap().contains(&format!("the log of `{parent}` is not in this store")));
+    assert_eq!(alone["accounts"][0]["incomplete_cause"], "not_here");
+    let shown = theirs.run(&["budget", &child, "--verify"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    assert!(shown.stdout.contains("what is left of its limit is not known"), "{shown:?}");
+    assert!(!shown.stdout.contains('✓') && !shown.stderr.contains("repair"), "{shown:?}");
     // The rest: everything is as it was.
     let rest = theirs.run(&["import", &file(&parent), "--json"]);
     assert_eq!((rest.json()["incomplete_accounts"].as_array().unwrap().len(), rest.stderr.as_str()), (0, ""));
     is_incomplete(&theirs, &child, false);
     is_incomplete(&theirs, &parent, false);
-    assert_eq!(theirs.run(&["verify", "--all", "--json"]).records()[0]["not_here"], serde_json::json!([]));
+    assert_eq!(theirs.run(&["verify", "--all", "--json"]).records()[0]["missing"], serde_json::json!([]));
     let doctor = theirs.run(&["doctor", "--deep"]);
     assert_eq!(doctor.code, Some(0), "{doctor:?}");
     let budget = |sandbox: &Sandbox| {

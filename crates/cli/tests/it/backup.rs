@@ -60,7 +60,7 @@ fn a_backup_goes_to_a_folder_of_its_own_and_a_restore_to_a_project_without_threa
 
 /// One damaged log once made every backup of its store fail, and one damaged file every restore.
 #[test]
-fn what_is_damaged_is_named_with_exit_6_and_all_else_is_copied_and_restored() {
+fn damage_is_reported_with_exit_6_and_the_rest_is_copied_and_restored() {
     let (sandbox, bad) = Sandbox::with_thread();
     let good = sandbox.new_thread("scribe");
     sandbox.append(&bad, "0", HELLO);
@@ -86,7 +86,7 @@ fn what_is_damaged_is_named_with_exit_6_and_all_else_is_copied_and_restored() {
 }
 
 #[test]
-fn a_store_whose_key_is_lost_is_backed_up_and_restored_all_the_same() {
+fn a_store_whose_key_is_lost_can_be_backed_up_and_restored() {
     let (sandbox, thread) = Sandbox::with_thread();
     fs::remove_dir_all(sandbox.home().join("keys/signing")).unwrap();
     let made = sandbox.run(&["backup", "../copy", "--json"]).json();
@@ -98,7 +98,7 @@ fn a_store_whose_key_is_lost_is_backed_up_and_restored_all_the_same() {
 }
 
 #[test]
-fn a_backup_that_was_cut_short_is_run_again() {
+fn an_interrupted_backup_can_be_run_again() {
     let (sandbox, _) = Sandbox::with_thread();
     fs::create_dir_all(sandbox.root().join("copy.partial/threads")).unwrap();
     fs::write(sandbox.root().join("copy.partial/threads/registry.db"), "half").unwrap();

@@ -58,7 +58,8 @@ impl Runner {
     }
 
     fn hand_off(&self, lease: &Lease, to: &str) -> ThreadId {
-        let (from, to) = (&lease.thread, ThreadId::new(to).unwrap());
+        let from = &lease.thread;
+        let to = ThreadId::new(to).unwrap();
         let head = self.0.head(from).unwrap();
         let predecessor = Predecessor { thread_id: from.clone(), version: head.version, hash: head.hash };
         let handoff = Handoff {
@@ -96,7 +97,7 @@ fn spawn(sandbox: &Sandbox, args: &[&str]) -> Child {
 }
 
 #[test]
-fn another_process_waits_on_a_and_hears_what_c_said() {
+fn a_wait_for_the_first_thread_returns_the_answer_of_the_last() {
     let (sandbox, runner) = house();
     let a = runner.create("a", new());
     let lease = runner.start(&a);
@@ -151,7 +152,7 @@ fn a_wait_ends_as_the_thread_ended() {
     let ran = sandbox.run(&["wait", "on", "failed", "--timeout", "0.2", "--json"]);
     let error = ran.error_beside_data(1, "wait_timeout");
     assert_eq!(error["retryable"], true);
-    sandbox.run(&["wait", "nobody", "--json"]).error(3, "thread_not_found");
+    sandbox.run(&["wait", "missing", "--json"]).error(3, "thread_not_found");
     drop(runner);
     sandbox.run(&["wait", "on", "--json"]).error_beside_data(1, "thread_stalled");
 }
@@ -169,7 +170,8 @@ fn a_tree_shows_chains_and_children_and_follows_until_nothing_runs() {
     runner.finish(&lease, "natural");
     let ran = Ran::of(following);
     let records = ran.records();
-    let (first, last) = (&records[0], &records[records.len() - 1]);
+    let first = &records[0];
+    let last = &records[records.len() - 1];
     assert!(records.len() >= 2, "{ran:?}");
     assert_eq!((&first["status"], &last["status"]), (&"running".into(), &"completed".into()));
     assert_eq!(last["children"][0]["status"], "error");

@@ -1,4 +1,4 @@
-//! `selvedge config`: what is set, by whom, what it means and what is wrong; and runs that go by it.
+//! `selvedge config`: values, origins, meanings and errors; and runs that use it.
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn every_key_is_listed_with_the_file_and_line_that_sets_it() {
 }
 
 #[test]
-fn a_key_is_shown_alone_and_explained_with_everything_that_is_said() {
+fn a_key_is_printed_and_explained_with_all_its_values() {
     let sandbox = Sandbox::new();
     user(&sandbox, "agent/limits.yaml", "turns: 12\n");
     project(&sandbox, "agent/limits.yaml", "turns: 3\n");
@@ -64,7 +64,7 @@ fn a_key_is_shown_alone_and_explained_with_everything_that_is_said() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_line_everywhere() {
+fn errors_are_reported_with_their_line_by_every_command() {
     let sandbox = Sandbox::new();
     project(&sandbox, "agent/limits.yaml", "tokens: 1000\nturn: 3\n");
     for command in
@@ -86,7 +86,7 @@ fn what_is_wrong_is_named_with_its_line_everywhere() {
 }
 
 #[test]
-fn a_schema_of_snapshots_that_is_none_is_named_before_a_run_fails_by_it() {
+fn an_invalid_schema_of_snapshots_is_reported_by_a_check() {
     let sandbox = Sandbox::new();
     for schema in ["{type: banana}", "{$ref: \"http://example.com/schema.json\"}"] {
         project(&sandbox, "state_persistence.yaml", &format!("state:\n  schema: {schema}\n"));
@@ -112,7 +112,7 @@ fn a_cycle_is_named() {
 }
 
 #[test]
-fn what_is_well_is_said_with_its_files_and_what_counts_for_nothing_too() {
+fn a_valid_configuration_is_reported_with_its_files_and_ignored_values() {
     let sandbox = Sandbox::new();
     project(&sandbox, "coordination.yaml", "coordination: {continuation: {trigger_threshold: 0.8}}\n");
     project(&sandbox, "agent/run.yaml", "environment: [HOME]\n");
@@ -131,7 +131,7 @@ fn what_is_well_is_said_with_its_files_and_what_counts_for_nothing_too() {
 }
 
 #[test]
-fn the_override_of_document_001_is_seen() {
+fn the_override_of_document_001_is_applied() {
     let sandbox = Sandbox::new();
     let text = "extends: \"rye/agent/threads/config/state_schema.yaml\"\nretention:\n  max_checkpoints: 20\n";
     project(&sandbox, "state_persistence.yaml", text);
@@ -170,7 +170,7 @@ fn with_task() -> Sandbox {
 const RUN: [&str; 5] = ["run", "task", "--model", "scripted:read.yaml", "--json"];
 
 #[test]
-fn a_run_goes_by_the_configuration_of_now() {
+fn a_run_uses_the_current_configuration() {
     let sandbox = with_task();
     project(&sandbox, "agent/limits.yaml", "turns: 1\n");
     sandbox.run(&RUN).error_beside_data(8, "limit_reached");
@@ -186,7 +186,7 @@ fn a_run_goes_by_the_configuration_of_now() {
 }
 
 #[test]
-fn a_class_of_errors_decides_by_its_code_what_is_tried_again() {
+fn an_error_class_decides_by_code_what_is_retried() {
     let sandbox = with_task();
     let script = "turns:\n  - { fail: [{ status: { code: 418, why: teapot } }], say: Done., repeat: forever }\n";
     fs::write(sandbox.project().join("script.yaml"), script).unwrap();
@@ -200,12 +200,12 @@ fn a_class_of_errors_decides_by_its_code_what_is_tried_again() {
 }
 
 #[test]
-fn a_rule_about_a_tool_that_nobody_has_is_named_by_a_check_and_by_a_run_once() {
+fn a_rule_for_a_missing_tool_is_reported_by_a_check_and_once_by_a_run() {
     let sandbox = with_task();
     let rules =
         "rules:\n  - { id: good, tool: spawn_thread, action: ask }\n  - { id: bad, tool: file_raed, action: deny }\n";
     project(&sandbox, "agent/approvals.yaml", rules);
-    let word = "`approvals.rules.bad` fits no call: there is no tool `file_raed` here; did you mean `file_read`?";
+    let word = "`approvals.rules.bad` matches no call: there is no tool `file_raed`; did you mean `file_read`?";
     let checked = sandbox.run(&["config", "check", "--json"]).json();
     let notices = checked["notices"].as_array().unwrap();
     assert!(notices.len() == 1 && notices[0].as_str().unwrap().contains(word), "{checked}");
@@ -218,7 +218,7 @@ fn a_rule_about_a_tool_that_nobody_has_is_named_by_a_check_and_by_a_run_once() {
     let ran = sandbox.run(&RUN);
     assert!(ran.code == Some(0) && !ran.stderr.contains("deploy"), "{ran:?}");
     let checked = sandbox.run(&["config", "check"]);
-    assert!(checked.stderr.contains("there is no tool `deploy` here; `selvedge tool list`"), "{checked:?}");
+    assert!(checked.stderr.contains("there is no tool `deploy`; `selvedge tool list`"), "{checked:?}");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_secret_that_the_configuration_describes_never_reaches_the_log() {
 }
 
 #[test]
-fn a_run_under_another_configuration_than_the_last_says_so() {
+fn a_changed_configuration_is_reported_by_the_next_run() {
     let sandbox = with_task();
     let ran = sandbox.run(&RUN);
     let records = ran.records();

@@ -1,13 +1,13 @@
-//! Every key of `coordination.yaml`, by what it changes for somebody who runs threads.
+//! Every key of `coordination.yaml`, by its effect on runs.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::handed_over::{MOST, RUN, chain, counted, counting};
+use crate::children::{PAYS, SPAWN, SPAWN_ASYNC, calling, eventually, family};
+use crate::handoff::{MOST, RUN, chain, counted, counting};
 use crate::running::put;
-use crate::spawned::{PAYS, SPAWN, SPAWN_ASYNC, calling, eventually, family};
 use crate::support::Sandbox;
 
 fn set(sandbox: &Sandbox, text: &str) {
@@ -23,7 +23,7 @@ fn links(sandbox: &Sandbox) -> usize {
 }
 
 #[test]
-fn the_threshold_says_how_full_a_context_may_be() {
+fn the_threshold_sets_how_full_a_context_may_be() {
     let sandbox = counting(1000);
     set(&sandbox, "coordination: { continuation: { trigger_threshold: 0.9 } }\n");
     let late = links(&sandbox);
@@ -33,7 +33,7 @@ fn the_threshold_says_how_full_a_context_may_be() {
 }
 
 #[test]
-fn the_ceiling_says_how_much_a_successor_takes_along() {
+fn the_resume_ceiling_limits_what_a_successor_starts_with() {
     let sandbox = counting(800);
     let kept = || {
         let root = sandbox.run(&RUN).records()[0]["thread_id"].as_str().unwrap().to_owned();
@@ -58,7 +58,7 @@ fn a_window_that_no_provider_knows_is_the_configured_one() {
 }
 
 #[test]
-fn a_chain_is_only_so_long() {
+fn a_chain_has_a_maximum_length() {
     let sandbox = counting(440);
     set(&sandbox, "coordination: { continuation: { chain_max: 2 } }\n");
     let ran = sandbox.run(&RUN);
@@ -73,7 +73,7 @@ fn a_chain_is_only_so_long() {
 }
 
 #[test]
-fn a_successor_is_greeted_by_the_directive_that_is_named() {
+fn a_successor_gets_the_message_of_the_configured_directive() {
     let sandbox = counting(600);
     let greeting = "---\nname: greeting\nversion: 1.0.0\ninputs:\n  - { name: original_directive }\n  - { name: original_directive_body }\n  - { name: previous_thread_id }\n  - { name: continuation_message }\n---\nWelcome after {input:previous_thread_id}, which worked on {input:original_directive}. {input:original_directive_body}\n";
     put(&sandbox, ".ai/directives/greeting.md", greeting);
@@ -102,7 +102,7 @@ fn a_wait_without_a_timeout_takes_the_configured_one() {
 }
 
 #[test]
-fn so_many_children_run_at_the_same_time_and_no_more() {
+fn only_the_configured_number_of_children_runs_at_the_same_time() {
     let clashes = |most: u64| {
         let sandbox = family(&calling(&format!("{SPAWN}, {SPAWN}, {SPAWN}")), PAYS);
         let tool = json!({
@@ -120,9 +120,9 @@ fn so_many_children_run_at_the_same_time_and_no_more() {
     assert!(clashes(8), "they waited for one another");
 }
 
-/// Children that are waited for and those that are not share the places, and whoever finds none waits.
+/// Sync and async children share the slots; a child without one waits.
 #[test]
-fn so_many_children_of_both_kinds_run_at_the_same_time_and_no_more() {
+fn the_limit_of_concurrent_children_counts_both_kinds() {
     let calls = [[SPAWN_ASYNC; 3], [SPAWN, SPAWN_ASYNC, SPAWN]].concat().join(", ");
     let sandbox = family(&calling(&calls), PAYS);
     let tool = json!({
@@ -136,7 +136,8 @@ fn so_many_children_of_both_kinds_run_at_the_same_time_and_no_more() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let door = || fs::read_to_string(sandbox.project().join("door.txt")).unwrap();
     eventually("all six came and went", || door().lines().filter(|line| *line == "out").count() == 6);
-    let (mut inside, mut most) = (0, 0);
+    let mut inside = 0;
+    let mut most = 0;
     for line in door().lines() {
         inside = if line == "in" { inside + 1 } else { inside - 1 };
         most = most.max(inside);
@@ -145,7 +146,7 @@ fn so_many_children_of_both_kinds_run_at_the_same_time_and_no_more() {
 }
 
 #[test]
-fn a_log_of_a_stranger_is_refused_or_shown_loudly_and_never_gone_on_with() {
+fn a_log_of_an_untrusted_key_is_refused_or_shown_with_a_warning_and_never_continued() {
     let (sandbox, thread) = Sandbox::with_thread();
     let stranger = sandbox.root().join("stranger");
     let run = |args: &[&str]| {
@@ -164,7 +165,7 @@ fn a_log_of_a_stranger_is_refused_or_shown_loudly_and_never_gone_on_with() {
     fs::write(own, "coordination:\n  transcript_integrity: lenient\n").unwrap();
     let shown = run(&["state", &thread, "--json"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
-    assert!(shown.stderr.contains("NOT to be relied on"), "{}", shown.stderr);
+    assert!(shown.stderr.contains("WARNING: not verified"), "{}", shown.stderr);
     assert_eq!(shown.json()["thread_id"], thread.as_str());
     let refused = run(&["send", &thread, "go on", "--json"]);
     assert_eq!(refused.code, Some(6), "{refused:?}");

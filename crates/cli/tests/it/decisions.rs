@@ -1,4 +1,4 @@
-//! What a person needs to decide, and messages that point where the trouble is.
+//! What a person needs to decide, and error messages that name the cause.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -27,20 +27,22 @@ fn unknown_outcome() -> (Sandbox, String) {
 
 /// The inbox named the call and nothing else; `tree` and `budget` did not even do that.
 #[test]
-fn an_unknown_outcome_is_shown_with_all_that_is_known_and_the_three_ways_to_settle_it() {
+fn an_unknown_outcome_is_shown_with_what_is_known_and_the_three_ways_to_resolve_it() {
     let (sandbox, thread) = unknown_outcome();
     assert!(!is_orphaned(&sandbox));
     let need = inbox(&sandbox).remove(0);
     assert_eq!((&need["tool"], &need["arguments"]), (&json!("pay"), &json!({"to": "anna"})), "{need}");
-    assert_eq!(need["probed"], json!({"call_id": "call_1", "process": "ended", "reconciled": "unknown"}), "{need}");
+    assert_eq!(need["probed"], json!({"call_id": "call_1", "process": "ended", "no_reconcile": true}), "{need}");
     let dispatched = need["dispatched_at"].as_str().unwrap();
     let log = sandbox.run(&["log", &thread, "--json"]).records();
     let intent = log.iter().find(|line| line["event_type"] == "tool_intent").unwrap();
     assert_eq!(intent["timestamp"], dispatched);
     let budget = sandbox.run(&["budget", &thread, "--json"]).json();
-    let call = &budget["accounts"][0]["unknown_calls"][0];
-    for field in ["thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands"] {
-        assert_eq!(call[field], need[field], "{field}");
+    let tree = sandbox.run(&["tree", &thread, "--json"]).json();
+    for call in [&budget["accounts"][0]["unknown_calls"][0], &tree["unknown_calls"][0]] {
+        for field in ["thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands"] {
+            assert_eq!(call[field], need[field], "{field}");
+        }
     }
     for command in [vec!["inbox"], vec!["tree", &thread], vec!["budget", &thread]] {
         let shown = sandbox.run(&command).stdout;
@@ -49,7 +51,7 @@ fn an_unknown_outcome_is_shown_with_all_that_is_known_and_the_three_ways_to_sett
             r#"{"to":"anna"}"#,
             "call_1",
             "dispatched 20",
-            "its process was still alive, and recovery ended it; its tool could not say what became of it",
+            "its process was still alive, and recovery killed it; its tool has no reconcile command, so it could not be asked",
             &format!("selvedge settle call_1 --thread {thread} --done [RESULT]"),
             &format!("selvedge settle call_1 --thread {thread} --not-done"),
             &format!("selvedge settle call_1 --thread {thread} --unknown"),
@@ -78,7 +80,7 @@ fn an_unknown_outcome_is_shown_with_all_that_is_known_and_the_three_ways_to_sett
 }
 
 #[test]
-fn a_process_that_was_gone_is_not_said_to_have_been_ended() {
+fn a_process_that_had_died_is_not_reported_as_killed() {
     let sandbox = project(TASK, &pay("kill -9 $PPID; exit 1"), PAY_ONCE);
     let ran = sandbox.run(&RUN);
     let thread = thread_of(&ran);
@@ -87,12 +89,12 @@ fn a_process_that_was_gone_is_not_said_to_have_been_ended() {
     }
     sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
     assert_eq!(inbox(&sandbox)[0]["probed"]["process"], "gone");
-    assert!(sandbox.run(&["inbox"]).stdout.contains("its process was gone when recovery looked"));
+    assert!(sandbox.run(&["inbox"]).stdout.contains("its process had died when recovery checked"));
 }
 
-/// Whoever settled it by hand did not know that the tool could have said it.
+/// A person who resolved it by hand did not know that the tool could have reported it.
 #[test]
-fn a_call_whose_tool_was_not_asked_yet_is_offered_to_be_asked_about() {
+fn a_call_whose_tool_was_not_asked_yet_can_be_reconciled_by_resume() {
     let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
     let thread = killed_in_the_middle(&sandbox);
     // Another command that runs threads settles what it finds, and asks no tool.
@@ -104,13 +106,27 @@ fn a_call_whose_tool_was_not_asked_yet_is_offered_to_be_asked_about() {
     assert_eq!(need["commands"][0], json!(format!("selvedge resume {thread}")));
     assert!(sandbox.run(&["inbox"]).stdout.contains("`selvedge resume` asks it"));
     sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
-    let probed = json!({"call_id": "call_1", "process": "ended", "reconciled": "unknown"});
+    let probed = json!({"call_id": "call_1", "process": "ended", "no_reconcile": true});
     assert_eq!(inbox(&sandbox)[0]["probed"], probed, "what the first process found out is kept");
+    assert_eq!(inbox(&sandbox)[0]["commands"].as_array().unwrap().len(), 3, "nothing is left to ask");
 }
 
-/// A model chose them: they moved the cursor of whoever decided.
+/// A tool without a `reconcile` command was said to have been asked, and the record was the same.
 #[test]
-fn arguments_of_an_unknown_outcome_can_not_drive_the_terminal() {
+fn only_a_tool_that_was_asked_is_said_not_to_know() {
+    let mut tool: Value = serde_json::from_str(&pay("sleep 60")).unwrap();
+    tool["reconcile"] = json!(["sh", "-c", "echo perhaps"]);
+    let sandbox = project(TASK, &tool.to_string(), PAY_ONCE);
+    let thread = killed_in_the_middle(&sandbox);
+    sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
+    let probed = json!({"call_id": "call_1", "process": "ended", "reconciled": "unknown"});
+    assert_eq!(inbox(&sandbox)[0]["probed"], probed);
+    assert!(sandbox.run(&["inbox"]).stdout.contains("its tool could not report the outcome"));
+}
+
+/// A model chose them: they moved the cursor of the approver's terminal.
+#[test]
+fn arguments_of_an_unknown_outcome_can_not_control_the_terminal() {
     let script = PAY_ONCE.replace("to: anna", r#"to: "a\u202eb\u009b2Jc" "#);
     let sandbox = project(TASK, &pay("sleep 60"), &format!("{PRICE}{script}"));
     let thread = killed_in_the_middle(&sandbox);
@@ -118,12 +134,20 @@ fn arguments_of_an_unknown_outcome_can_not_drive_the_terminal() {
     for command in
         [vec!["inbox"], vec!["tree", &thread], vec!["budget", &thread], vec!["state", &thread], vec!["log", &thread]]
     {
-        let shown = sandbox.run(&command).stdout;
-        assert!(!shown.contains(['\u{202e}', '\u{9b}']), "{command:?}: {shown}");
+        for json in [&[][..], &["--json"]] {
+            // A line of the log is shown to programs byte for byte.
+            if command[0] == "log" && !json.is_empty() {
+                continue;
+            }
+            let shown = sandbox.run(&[&command[..], json].concat()).stdout;
+            assert!(!shown.contains(['\u{202e}', '\u{9b}']), "{command:?} {json:?}: {shown}");
+        }
     }
-    let state = sandbox.run(&["state", &thread]).stdout;
-    let state: Value = serde_json::from_str(&state).expect("what is spelled out is still JSON");
-    assert!(state.to_string().contains("a\u{202e}b\u{9b}2Jc"), "and means the same");
+    for json in [&[][..], &["--json"]] {
+        let state = sandbox.run(&[&["state", &thread][..], json].concat()).stdout;
+        let state: Value = serde_json::from_str(&state).expect("what is spelled out is still JSON");
+        assert!(state.to_string().contains("a\u{202e}b\u{9b}2Jc"), "and means the same");
+    }
     assert_eq!(sandbox.run(&["settle", "call_1", "--not-done", "--no-run"]).code, Some(0));
 }
 
@@ -140,7 +164,7 @@ fn help_explains_an_unknown_outcome_and_a_lost_commit_each_by_itself() {
 
 /// An answer without usage was called a lost one.
 #[test]
-fn a_priced_answer_without_usage_is_charged_at_its_bound_and_not_called_lost() {
+fn a_priced_answer_without_usage_is_charged_at_its_bound_and_not_reported_as_lost() {
     let script = format!("{PRICE}turns:\n  - {{ say: Done., repeat: forever }}\n");
     let sandbox = project(TASK, &pay("exit 0"), &script);
     let thread = thread_of(&sandbox.run(&RUN));
@@ -149,14 +173,14 @@ fn a_priced_answer_without_usage_is_charged_at_its_bound_and_not_called_lost() {
     let held = &sandbox.run(&["budget", &thread, "--json"]).json()["accounts"][0]["reservations"][0];
     assert_eq!(held["at_bound"], "usage_not_reported");
     let log = sandbox.run(&["log", &thread]).stdout;
-    assert!(log.contains("usage not reported, charged at its bound") && !log.contains("nobody knows"), "{log}");
+    assert!(log.contains("usage not reported, charged at its bound"), "{log}");
     let ran = sandbox.run(&RUN[..4]);
     assert!(ran.stderr.contains("without reported usage, charged at their bound"), "{ran:?}");
 }
 
 /// The hint was to verify the thread of the same name in the store, which was sound.
 #[test]
-fn what_is_wrong_with_an_archive_is_said_of_the_archive() {
+fn an_error_in_an_archive_names_the_archive() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
     let archive = sandbox.root().join("a.tar");
@@ -169,7 +193,8 @@ fn what_is_wrong_with_an_archive_is_said_of_the_archive() {
     for (bytes, code) in [(changed.as_slice(), "damaged"), (&sound[..1500], "integrity")] {
         fs::write(&archive, bytes).unwrap();
         let error = sandbox.run(&["import", file, "--json"]).error_beside_data(6, code);
-        let (message, hint) = (error["message"].as_str().unwrap(), error["hint"].as_str().unwrap());
+        let message = error["message"].as_str().unwrap();
+        let hint = error["hint"].as_str().unwrap();
         assert!(message.contains(&format!("the archive `{file}`")), "{message}");
         assert!(hint.contains(&format!("selvedge verify {file}")) && !hint.contains(&thread), "{hint}");
     }
@@ -199,7 +224,7 @@ fn as_plain_user(sandbox: &Sandbox) -> impl Fn(&[&str]) -> Ran {
 
 /// It blamed the disk.
 #[test]
-fn a_key_folder_that_may_not_be_written_is_named_with_its_mode_and_what_to_do() {
+fn a_key_folder_without_write_access_is_reported_with_mode_and_remedy() {
     let sandbox = Sandbox::new();
     let run = as_plain_user(&sandbox);
     let keys = sandbox.home().join("keys");
@@ -209,7 +234,8 @@ fn a_key_folder_that_may_not_be_written_is_named_with_its_mode_and_what_to_do() 
         let folder = Path::new(folder.to_str().unwrap().trim_end_matches('/'));
         mode(folder, if command == "rotate" { 0o500 } else { 0o000 });
         let error = run(&["keys", command, "--json"]).error(4, "permission_denied");
-        let (message, hint) = (error["message"].as_str().unwrap(), error["hint"].as_str().unwrap());
+        let message = error["message"].as_str().unwrap();
+        let hint = error["hint"].as_str().unwrap();
         let shown = folder.display().to_string();
         assert!(message.contains(&format!("`{shown}` has mode 0")) && !message.contains("disk"), "{message}");
         assert!(hint.contains(&format!("chmod u+rwx {shown}")), "{hint}");
@@ -218,7 +244,7 @@ fn a_key_folder_that_may_not_be_written_is_named_with_its_mode_and_what_to_do() 
     run(&["keys", "rotate", "--json"]).json();
 }
 
-/// The hint was to trust one's own key, whose file nobody had.
+/// The hint was to trust one's own key, whose file did not exist.
 #[test]
 fn without_any_trusted_key_the_hint_names_the_folder_and_the_variable() {
     let (sandbox, thread) = Sandbox::with_thread();
@@ -234,19 +260,26 @@ fn without_any_trusted_key_the_hint_names_the_folder_and_the_variable() {
     }
     let error = elsewhere(&["backup", "../copy", "--json"]).error_beside_data(6, "left_out");
     assert!(is_told(error["hint"].as_str().unwrap()), "{error}");
-    let report: Value = serde_json::from_str(&elsewhere(&["doctor", "--json"]).stdout).unwrap();
+    // A new key would not continue the thread.
+    let error = elsewhere(&["append", &thread, "--expect", "any", "--json"]).error(3, "key_absent");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.starts_with("if you have a key, set SELVEDGE_HOME") && hint.contains("can't continue"), "{error}");
+    let ran = elsewhere(&["doctor", "--json"]);
+    let closing = ran.error_beside_data(1, "warnings");
+    assert!(closing["hint"].as_str().unwrap().contains("SELVEDGE_HOME"), "{closing}");
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     let findings = report["findings"].as_array().unwrap();
     let missing = findings.iter().find(|found| found["code"] == "trust_missing").unwrap();
     assert!(is_told(missing["help"].as_str().unwrap()), "{missing}");
     assert!(findings.iter().all(|found| found["severity"] != "damage"), "{findings:?}");
-    assert!(!report.to_string().contains("not what was signed"), "{report}");
+    assert!(!report.to_string().contains("failed verification"), "{report}");
     // With the right folder nothing of it is said.
     assert_eq!(sandbox.run(&["doctor"]).code, Some(0));
 }
 
 /// The ledger was said to differ.
 #[test]
-fn a_budget_that_can_not_be_verified_without_trust_is_no_ledger_that_differs() {
+fn an_untrusted_key_is_not_reported_as_a_ledger_difference() {
     let sandbox = project(TASK, &pay("exit 0"), &format!("{PRICE}turns:\n  - {{ say: Done., repeat: forever }}\n"));
     let thread = thread_of(&sandbox.run(&RUN));
     let mut command = sandbox.command(&["budget", &thread, "--verify", "--json"]);
@@ -309,7 +342,7 @@ fn with_files() -> Sandbox {
 }
 
 #[test]
-fn a_backup_says_what_it_does_not_hold() {
+fn a_backup_lists_what_it_does_not_include() {
     let sandbox = with_files();
     let ran = sandbox.run(&["backup", "../copy"]);
     for text in
@@ -348,7 +381,7 @@ fn a_backup_of_the_project_brings_its_items_and_configuration_back() {
 }
 
 #[test]
-fn a_restore_of_the_project_overwrites_nothing_and_takes_nothing_that_was_changed() {
+fn a_restore_of_the_project_overwrites_nothing_and_refuses_changed_files() {
     let sandbox = with_files();
     assert_eq!(sandbox.run(&["backup", "../copy", "--project"]).code, Some(0));
     let at = |path: &str| sandbox.root().join(path);
@@ -361,7 +394,7 @@ fn a_restore_of_the_project_overwrites_nothing_and_takes_nothing_that_was_change
     restore("full").error(5, "file_exists");
     assert_eq!(fs::read_to_string(at("full/.ai/agents/scribe.yaml")).unwrap(), "name: Mine\n");
     assert!(!at("full/.ai/agent").exists() && !at("full/.ai/tools").exists(), "nothing was restored");
-    // Exactly the same is in nobody's way: a restore that was cut short is run again.
+    // Identical files are accepted: an interrupted restore can be run again.
     fs::write(at("full/.ai/agents/scribe.yaml"), "name: Scribe\n").unwrap();
     assert_eq!(restore("full").json()["threads"], 1);
     fs::create_dir_all(at("linked/.ai")).unwrap();
@@ -384,7 +417,7 @@ fn a_restore_of_the_project_overwrites_nothing_and_takes_nothing_that_was_change
 }
 
 #[test]
-fn a_link_among_the_files_of_a_project_is_not_taken_along() {
+fn a_symbolic_link_among_the_files_of_a_project_is_refused() {
     let sandbox = with_files();
     std::os::unix::fs::symlink("/etc/passwd", sandbox.project().join(".ai/knowledge/secret.md")).unwrap();
     let error = sandbox.run(&["backup", "../copy", "--project", "--json"]).error(4, "symbolic_link");

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::{Ran, Sandbox, contents};
 
 #[test]
-fn the_demo_keeps_all_its_promises_and_its_folder_and_touches_nothing_else() {
+fn the_demo_works_as_promised_keeps_its_folder_and_changes_nothing_else() {
     let sandbox = Sandbox::empty();
     let ran = sandbox.run(&["demo"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
@@ -17,7 +17,7 @@ fn the_demo_keeps_all_its_promises_and_its_folder_and_touches_nothing_else() {
     let [folder] = &folders[..] else { panic!("{folders:?}") };
     assert!(ran.stdout.contains(folder.to_str().unwrap()));
 
-    // What it says to try next works as it stands.
+    // The suggested commands work.
     let tries: Vec<_> =
         ran.stdout.lines().filter(|line| line.starts_with("  SELVEDGE_HOME=") || line.starts_with("  head ")).collect();
     assert_eq!(tries.len(), 4, "{ran:?}");
@@ -32,28 +32,29 @@ fn the_demo_keeps_all_its_promises_and_its_folder_and_touches_nothing_else() {
 }
 
 #[test]
-fn for_programs_there_is_one_object_per_beat() {
+fn with_json_there_is_one_object_per_step() {
     let sandbox = Sandbox::empty();
     let ran = sandbox.run(&["demo", "--dir", "here", "--json"]);
-    let beats = ran.records();
-    let names: Vec<_> = beats.iter().map(|beat| beat["name"].as_str().unwrap()).collect();
+    let steps = ran.records();
+    let names: Vec<_> = steps.iter().map(|step| step["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["kill", "resume", "approve", "budget", "handoff", "race", "verify", "tamper", "restore"]);
-    assert!(beats.iter().all(|beat| beat["ok"] == true), "{beats:?}");
-    let (killed, resumed) = (&beats[0]["details"], &beats[1]["details"]);
-    assert_eq!((&killed["paid"], &killed["answers"]), (&json!(["anna 120", "ben 80"]), &json!(1)), "{beats:?}");
+    assert!(steps.iter().all(|step| step["ok"] == true), "{steps:?}");
+    let killed = &steps[0]["details"];
+    let resumed = &steps[1]["details"];
+    assert_eq!((&killed["paid"], &killed["answers"]), (&json!(["anna 120", "ben 80"]), &json!(1)), "{steps:?}");
     assert_eq!(resumed["paid"], json!(["anna 120", "ben 80", "cara 45"]));
     // Every line has a key of its own: no call was made twice.
     let paid = fs::read_to_string(sandbox.project().join("here/project/paid.txt")).unwrap();
     let keys: BTreeSet<&str> = paid.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!((keys.len(), paid.lines().count()), (3, 3), "{paid}");
-    assert_eq!(beats[2]["details"]["given"], json!(["dora 500"]));
-    let budget = &beats[3]["details"];
+    assert_eq!(steps[2]["details"]["given"], json!(["dora 500"]));
+    let budget = &steps[3]["details"];
     assert_eq!((&budget["calls"], &budget["spent_nanos"][1]), (&json!(0), &json!(0)), "{budget}");
     assert!(budget["why"].as_str().unwrap().contains("the next call may cost"), "{budget}");
     assert_eq!(budget["verified"]["holds"], true);
-    let chain = beats[4]["details"]["chain"].as_array().unwrap();
+    let chain = steps[4]["details"]["chain"].as_array().unwrap();
     assert!(chain.len() > 2, "{chain:?}");
-    // Nobody takes its word for it.
+    // Checked with other commands.
     let here = ["-C", "here/project", "--json"];
     let home = sandbox.project().join("here/user");
     let looked = |words: &[&str]| {
@@ -67,7 +68,7 @@ fn for_programs_there_is_one_object_per_beat() {
     let waits = looked(&["inbox"]).json();
     assert_eq!((&waits["reason"], &waits["thread_id"]), (&json!("budget"), &budget["child"]), "{waits}");
     assert_eq!(looked(&["verify", "--all"]).code, Some(0));
-    assert_eq!(beats[0]["folder"].as_str(), sandbox.project().join("here").to_str());
+    assert_eq!(steps[0]["folder"].as_str(), sandbox.project().join("here").to_str());
 }
 
 #[test]

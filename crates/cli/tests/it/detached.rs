@@ -1,12 +1,12 @@
-//! A thread that runs in a process of its own: who that is stands on record before it may act, and by that alone it is ended.
+//! A thread in a process of its own: the identity of the process is recorded before it may act, and only by that is it killed.
 
 use std::fs;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::children::{SLEEPS, calling, eventually, family, has};
 use crate::running::{put, status};
-use crate::spawned::{SLEEPS, calling, eventually, family, has};
 use crate::support::{Ran, Sandbox};
 
 fn signal(name: &str, pid: u64) {
@@ -26,7 +26,7 @@ fn sleeper(sandbox: &Sandbox) -> (String, u64) {
 }
 
 #[test]
-fn a_detached_run_that_does_not_hear_is_killed_by_the_identity_in_its_own_log() {
+fn an_unresponsive_detached_run_is_killed_by_the_process_identity_in_its_log() {
     let sandbox = family(&calling(""), SLEEPS);
     let (thread, pid) = sleeper(&sandbox);
     signal("-STOP", pid);
@@ -40,12 +40,12 @@ fn a_detached_run_that_does_not_hear_is_killed_by_the_identity_in_its_own_log() 
 }
 
 #[test]
-fn a_thread_that_is_held_says_by_which_process() {
+fn a_held_thread_names_the_process() {
     let sandbox = family(&calling(""), SLEEPS);
     let (thread, pid) = sleeper(&sandbox);
     let error = sandbox.run(&["resume", &thread, "--json"]).error(4, "lease_held");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains(&format!("held by process {pid}")), "{message}");
+    assert!(message.contains(&format!("leased to process {pid}")), "{message}");
     // And what is told to do helps.
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.contains(&format!("`selvedge cancel {thread}`")), "{hint}");
@@ -62,7 +62,7 @@ fn edit(sandbox: &Sandbox, thread: &str) {
 }
 
 #[test]
-fn nothing_of_a_log_that_was_edited_is_shown_by_those_who_wait_or_search() {
+fn wait_and_search_show_nothing_of_an_edited_log() {
     let sandbox = family(&calling(""), "turns:\n  - { say: The child is done., repeat: forever }\n");
     let of = |ran: &Value| ran["thread_id"].as_str().unwrap().to_owned();
     let edited = of(sandbox.run(&["run", "child", "--json"]).records().last().unwrap());
@@ -72,7 +72,7 @@ fn nothing_of_a_log_that_was_edited_is_shown_by_those_who_wait_or_search() {
     ran.error_beside_data(6, "integrity");
     let results = &ran.records()[0]["results"];
     assert_eq!((&results[&edited]["status"], &results[&edited]["result"]), (&json!("unverified"), &Value::Null));
-    assert_eq!(results[&sound]["result"], "The child is done.", "one that is damaged keeps nobody from the others");
+    assert_eq!(results[&sound]["result"], "The child is done.", "a damaged one does not affect the others");
     assert!(!ran.stdout.contains("gone"), "{ran:?}");
     let ran = sandbox.run(&["chain", "search", &edited, "gone", "--json"]);
     assert!(ran.code == Some(6) && !ran.stdout.contains("gone"), "{ran:?}");
@@ -108,7 +108,7 @@ fn a_chain_is_the_same_from_each_of_its_threads_also_when_one_was_deleted() {
 }
 
 #[test]
-fn of_many_who_resume_a_thread_at_once_nobody_is_told_that_something_broke() {
+fn of_many_concurrent_resumes_none_reports_an_internal_failure() {
     let sandbox = family(&calling(""), SAYS);
     let first = ended(&sandbox, &["run", "child", "--json"]);
     let resume = ["resume", &first, "and now?", "--json"];
@@ -121,7 +121,7 @@ fn of_many_who_resume_a_thread_at_once_nobody_is_told_that_something_broke() {
         assert!(ran.code == Some(0) || is_held, "{ran:?}");
     }
     assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
-    // Whoever appends to what was continued is told where it goes on.
+    // An append to a continued thread is answered with its successor.
     let end = sandbox.run(&["chain", &first, "--json"]).json()["chain"].as_array().unwrap().last().unwrap().clone();
     put(&sandbox, "said.json", r#"{"reason":"UserMessage","messages":[{"role":"user","content":"hello"}]}"#);
     let refused = sandbox.run(&["append", &first, "--expect", "any", "--file", "said.json", "--json"]);
@@ -130,7 +130,7 @@ fn of_many_who_resume_a_thread_at_once_nobody_is_told_that_something_broke() {
 }
 
 #[test]
-fn nothing_is_no_message_and_nothing_is_not_searched_for() {
+fn empty_messages_and_empty_searches_are_refused() {
     let sandbox = family(&calling(""), SAYS);
     let thread = ended(&sandbox, &["run", "child", "--json"]);
     for nothing in ["", " \n"] {

@@ -1,4 +1,4 @@
-//! `selvedge doctor`: what it says, and its exit code.
+//! `selvedge doctor`: its findings and its exit code.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ fn codes(ran: &Ran) -> Vec<String> {
 }
 
 #[test]
-fn a_sound_store_has_nothing_to_report() {
+fn a_sound_store_has_no_findings() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
     let logs = |files: Vec<(std::path::PathBuf, Vec<u8>)>| -> Vec<_> {
@@ -52,9 +52,10 @@ fn warnings_exit_1_and_damage_6() {
 }
 
 #[test]
-fn keys_and_trust_are_looked_at() {
+fn keys_and_trust_are_checked() {
     let (sandbox, _) = Sandbox::with_thread();
-    let (signing, trusted) = (sandbox.home().join("keys/signing"), sandbox.home().join("keys/trusted"));
+    let signing = sandbox.home().join("keys/signing");
+    let trusted = sandbox.home().join("keys/trusted");
     let chmod = |path: &std::path::Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     let look = || sandbox.run(&["doctor", "--json"]);
     chmod(&signing, 0o755);
@@ -77,7 +78,7 @@ fn keys_and_trust_are_looked_at() {
 }
 
 #[test]
-fn a_missing_database_is_named_with_what_helps() {
+fn a_missing_database_is_reported_with_a_remedy() {
     let (sandbox, _) = Sandbox::with_thread();
     fs::remove_file(sandbox.threads().join("registry.db")).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
@@ -87,7 +88,7 @@ fn a_missing_database_is_named_with_what_helps() {
 
 /// Every thread was called damaged, one line each, when it was only not known whom to trust.
 #[test]
-fn trusted_keys_that_cannot_be_used_are_said_once_however_many_threads_there_are() {
+fn unusable_trusted_keys_are_reported_once_for_any_number_of_threads() {
     let sandbox = Sandbox::new();
     (0..3).for_each(|_| drop(sandbox.new_thread("scribe")));
     let trusted = sandbox.home().join("keys/trusted");
@@ -102,19 +103,20 @@ fn trusted_keys_that_cannot_be_used_are_said_once_however_many_threads_there_are
 }
 
 #[test]
-fn what_was_not_read_is_said() {
+fn the_report_says_what_was_not_checked() {
     let (sandbox, thread) = Sandbox::with_thread();
     let ran = sandbox.run(&["doctor"]);
     assert!(
-        ran.stdout.contains("of signatures only the last was looked at; blobs were hashed; `selvedge doctor --deep`"),
+        ran.stdout
+            .contains("only the last signature of each was verified; blobs were hashed; `selvedge doctor --deep`"),
         "{ran:?}"
     );
-    assert!(sandbox.run(&["doctor", "--deep"]).stdout.contains("Every log was read whole"));
+    assert!(sandbox.run(&["doctor", "--deep"]).stdout.contains("Every log was verified whole"));
     let long = HELLO.replace("hello", &"x".repeat(300_000));
     sandbox.append(&thread, "0", &long);
     let report = sandbox.run(&["doctor", "--json"]).json();
     assert_eq!((&report["deep"], &report["not_read_whole"]), (&false.into(), &1.into()));
-    assert!(sandbox.run(&["doctor"]).stdout.contains("Not read whole: 1 of 1 logs"));
+    assert!(sandbox.run(&["doctor"]).stdout.contains("Only the end was read of 1 of 1 logs"));
 }
 
 #[test]
@@ -133,7 +135,7 @@ fn a_flipped_byte_inside_a_log_is_found_without_reading_everything() {
 }
 
 #[test]
-fn a_store_without_its_store_json_is_sent_to_reindex_which_heals_it() {
+fn a_store_without_its_store_json_is_repaired_by_reindex() {
     let (sandbox, _) = Sandbox::with_thread();
     let path = sandbox.threads().join("store.json");
     for damage in [None, Some("noise")] {

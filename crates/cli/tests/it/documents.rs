@@ -1,4 +1,4 @@
-//! `selvedge sign` and `selvedge verify --document`: documents in both forms, moved, changed and passed off.
+//! `selvedge sign` and `selvedge verify --document`: documents in both formats, moved, changed and used as another kind.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -24,7 +24,7 @@ fn golden(name: &str) -> String {
 }
 
 #[test]
-fn every_form_is_signed_verified_and_found_out_when_changed() {
+fn every_format_is_signed_and_verified_and_a_change_is_detected() {
     let sandbox = Sandbox::new();
     for (path, text, kind) in [
         (".ai/directives/a/b.md", "# B\n\nBe good.\n", "directive"),
@@ -93,7 +93,7 @@ fn manifests_and_tombstones_of_the_store_verify_too_and_are_not_signed_by_hand()
 }
 
 #[test]
-fn what_can_not_be_signed_is_left_as_it_is() {
+fn a_file_that_can_not_be_signed_is_not_changed() {
     let sandbox = Sandbox::new();
     let real = write(&sandbox, "real.md", "body\n");
     symlink(&real, sandbox.project().join("link.md")).unwrap();
@@ -132,9 +132,10 @@ fn a_symbolic_link_is_not_verified() {
 }
 
 #[test]
-fn the_golden_vector_of_the_older_form_verifies_with_its_key_and_says_what_it_does_not_cover() {
+fn the_golden_vector_of_ryes_format_verifies_and_lists_what_is_not_covered() {
     let sandbox = Sandbox::empty();
-    let (document, key) = (golden("rye-document.md"), golden("rye-public-key.pem"));
+    let document = golden("rye-document.md");
+    let key = golden("rye-public-key.pem");
     sandbox.run(&["verify", "--document", &document, "--json"]).error(6, "document_untrusted_key");
     let verdict = sandbox.run(&["verify", "--document", &document, "--key", &key, "--json"]).json();
     assert_eq!(
@@ -146,7 +147,7 @@ fn the_golden_vector_of_the_older_form_verifies_with_its_key_and_says_what_it_do
     let signer = &verdict["signer"].as_str().unwrap()[..16];
     assert!(text.contains("Rye key id 6ea18199041a1ea8") && text.contains(signer), "both names of the key: {text}");
     assert!(
-        text.contains("anybody can have changed it") && text.contains("the time, which anyone can change"),
+        text.contains("the signature does not cover it") && text.contains("the time, which anyone can change"),
         "{text}"
     );
     // Trusting the key does the same.

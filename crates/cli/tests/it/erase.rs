@@ -1,4 +1,4 @@
-//! `selvedge erase`: what must be forgotten is, and the log says so.
+//! `selvedge erase`: the content is gone, and the log records it.
 
 use selvedge_model::message::Block;
 use selvedge_model::{Batch, Changeset, Expect, Message, Part, Reason, Role, ThreadId};
@@ -7,7 +7,7 @@ use selvedge_store::Commit;
 use crate::support::Sandbox;
 
 #[test]
-fn an_erased_blob_is_gone_and_verify_and_log_say_so() {
+fn an_erased_blob_is_gone_and_shown_as_erased_by_verify_and_log() {
     let (sandbox, thread) = Sandbox::with_thread();
     let store = sandbox.open();
     let id = ThreadId::new(thread.as_str()).unwrap();
@@ -32,7 +32,7 @@ fn an_erased_blob_is_gone_and_verify_and_log_say_so() {
 }
 
 #[test]
-fn a_lost_blob_is_damage_by_name() {
+fn a_lost_blob_is_reported_as_damage() {
     let (sandbox, thread) = Sandbox::with_thread();
     let store = sandbox.open();
     let id = ThreadId::new(thread.as_str()).unwrap();

@@ -1,4 +1,4 @@
-//! The examples at the end of every command's help: each is run as it stands, in a project that has what they speak of.
+//! The examples at the end of every command's help: each is run in a project with the threads that they name.
 
 use std::process::Command;
 
@@ -89,7 +89,7 @@ fn examples(command: &[&str], sandbox: &Sandbox, found: &mut Vec<(String, Vec<St
 }
 
 #[test]
-fn the_example_of_every_command_works_as_it_stands() {
+fn the_example_of_every_command_works() {
     let (world, words) = world();
     let mut found = Vec::new();
     examples(&[], &world, &mut found);

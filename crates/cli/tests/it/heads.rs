@@ -1,4 +1,4 @@
-//! `selvedge heads`: a store that was rolled back as a whole is found by a list that was kept elsewhere.
+//! `selvedge heads`: a list that is kept elsewhere detects that a whole store was rolled back.
 
 use std::fs;
 
@@ -24,14 +24,14 @@ fn finding(ran: &Ran, code: &str) -> Option<serde_json::Value> {
 }
 
 #[test]
-fn a_store_that_was_rolled_back_is_named_by_heads_verify_and_by_verify_with_heads() {
+fn a_rolled_back_store_is_detected_by_heads_verify_and_by_verify_with_heads() {
     let (sandbox, [one, two]) = noted();
     let made = sandbox.run(&["heads", "export", "../list.json", "--json"]).json();
     assert_eq!((&made["threads"], &made["tombstones"], &made["accounts"]), (&2.into(), &0.into(), &0.into()));
     let same = sandbox.run(&["heads", "verify", "../list.json", "--json"]).json();
     assert_eq!((&same["same_store"], &same["threads"]), (&true.into(), &2.into()), "{same}");
     let text = sandbox.run(&["heads", "verify", "../list.json"]).stdout;
-    assert!(text.contains("2 threads, 0 accounts: nothing was rolled back since"), "{text}");
+    assert!(text.contains("2 threads, 0 accounts: no rollback since"), "{text}");
 
     roll_back(&sandbox);
     assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0), "nothing inside the store can show it");
@@ -48,7 +48,7 @@ fn a_store_that_was_rolled_back_is_named_by_heads_verify_and_by_verify_with_head
     let some = sandbox.run(&["heads", "verify", "../list.json", "--thread", &two, "--json"]).json();
     assert_eq!(some["threads"], 1);
     assert_eq!(sandbox.run(&["verify", "--heads", "../list.json", &two]).code, Some(0));
-    sandbox.run(&["heads", "verify", "../list.json", "--thread", "nobody", "--json"]).error(3, "thread_not_found");
+    sandbox.run(&["heads", "verify", "../list.json", "--thread", "missing", "--json"]).error(3, "thread_not_found");
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn doctor_finds_a_rolled_back_store_by_the_list_in_the_users_folder() {
     assert_eq!(sandbox.run(&["doctor"]).code, Some(0));
 }
 
-/// Whoever can write the folder can replace `store.json` too; the logs still say whose list it is.
+/// An attacker with write access can replace `store.json` too; the logs still identify the list.
 #[test]
-fn doctor_says_that_a_list_of_another_store_id_remembers_more() {
+fn doctor_reports_a_newer_list_of_another_store_id() {
     let (sandbox, _) = noted();
     sandbox.run(&["heads", "export"]);
     roll_back(&sandbox);
@@ -85,8 +85,39 @@ fn doctor_says_that_a_list_of_another_store_id_remembers_more() {
     let mut kind: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     kind["id"] = "0123456789abcdef".into();
     fs::write(&file, kind.to_string()).unwrap();
-    let found = finding(&sandbox.run(&["doctor", "--json"]), "heads_elsewhere").unwrap();
+    let ran = sandbox.run(&["doctor", "--json"]);
+    let found = finding(&ran, "rolled_back").unwrap();
     assert!(found["what"].as_str().unwrap().contains("was at version 1, and ends at 0"), "{found}");
+    assert_eq!((ran.code, &found["severity"]), (Some(6), &"damage".into()), "{found}");
+}
+
+/// Rolled back and without its database, a store got a new id from `reindex`; then doctor only warned and advised to remove the list,
+/// `heads verify` found nothing, and `backup` did not look.
+#[test]
+fn a_rolled_back_store_that_got_a_new_id_is_found_by_every_command_that_compares() {
+    let (sandbox, _) = noted();
+    assert_eq!(sandbox.run(&["heads", "export"]).code, Some(0));
+    assert_eq!(sandbox.run(&["backup", "../before-it"]).code, Some(0));
+    roll_back(&sandbox);
+    assert_eq!(sandbox.run(&["backup", "../rolled-back", "--json"]).error_beside_data(6, "rolled_back")["differs"], 1);
+    for file in ["registry.db", "registry.db-wal", "registry.db-shm", "store.json"] {
+        _ = fs::remove_file(sandbox.threads().join(file));
+    }
+    let rebuilt = sandbox.run(&["reindex", "--json"]).error_beside_data(6, "rolled_back");
+    assert!(rebuilt["message"].as_str().unwrap().contains("was at version 1, and ends at 0"), "{rebuilt}");
+    assert!(!rebuilt["hint"].as_str().unwrap().contains("remove"), "{rebuilt}");
+    sandbox.run(&["backup", "../new-id", "--json"]).error_beside_data(6, "rolled_back");
+    sandbox.run(&["heads", "verify", "--json"]).error_beside_data(6, "rolled_back");
+    sandbox.run(&["heads", "export", "--json"]).error(6, "rolled_back");
+    let doctor = sandbox.run(&["doctor", "--json"]);
+    assert_eq!((doctor.code, &finding(&doctor, "rolled_back").unwrap()["severity"]), (Some(6), &"damage".into()));
+    // Accepted as it is, by a newer list.
+    assert_eq!(sandbox.run(&["heads", "export", "--force"]).code, Some(0));
+    for words in [&["heads", "verify"][..], &["backup", "../accepted"], &["reindex"], &["doctor"]] {
+        let ran = sandbox.run(words);
+        assert_eq!(ran.code, Some(0), "{words:?}: {ran:?}");
+    }
+    assert_eq!(finding(&sandbox.run(&["doctor", "--json"]), "heads_elsewhere").unwrap()["severity"], "note");
 }
 
 #[test]

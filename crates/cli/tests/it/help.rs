@@ -209,7 +209,7 @@ const SHARED: [&str; 11] = [
 
 /// `outcome_unknown` was a tool call that a person settles, and also a commit that is sent again: its help explained the wrong one.
 #[test]
-fn a_code_stands_for_one_situation() {
+fn a_code_has_one_meaning() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let (mut emitters, mut reasons) = (BTreeMap::<String, BTreeSet<String>>::new(), Codes::default());
     for each in fs::read_dir(crates).unwrap() {
@@ -278,8 +278,8 @@ fn commands_in_the_pages_exist() {
 fn help_of_a_command_is_what_its_flag_shows() {
     let sandbox = Sandbox::empty();
     for command in [&[][..], &["append"], &["thread"], &["thread", "new"], &["keys", "trust"]] {
-        let (asked, flag) =
-            (sandbox.run(&[&["help"], command].concat()), sandbox.run(&[command, &["--help"]].concat()));
+        let asked = sandbox.run(&[&["help"], command].concat());
+        let flag = sandbox.run(&[command, &["--help"]].concat());
         assert_eq!((asked.code, asked.stdout.trim_end()), (Some(0), flag.stdout.trim_end()));
         let page = sandbox.run(&[&["help", "--json"], command].concat()).json();
         assert_eq!(page["text"].as_str().unwrap().trim_end(), flag.stdout.trim_end());
@@ -299,7 +299,7 @@ fn the_page_of_a_code() {
 }
 
 #[test]
-fn an_unknown_word_is_answered_with_the_nearest_one() {
+fn an_unknown_command_or_code_is_answered_with_the_nearest_one() {
     let sandbox = Sandbox::empty();
     let hint = |words: &[&str]| {
         let error = sandbox.run(&[&["help", "--json"], words].concat()).error(2, "usage");
@@ -312,11 +312,11 @@ fn an_unknown_word_is_answered_with_the_nearest_one() {
 }
 
 #[test]
-fn an_error_names_its_page_to_people_only() {
+fn an_error_names_its_help_page_in_text_mode_only() {
     let sandbox = Sandbox::new();
-    let told = sandbox.run(&["log", "nobody"]);
+    let told = sandbox.run(&["log", "missing"]);
     assert_eq!(told.stderr.lines().last(), Some("more: selvedge help thread_not_found"), "{told:?}");
-    assert!(!sandbox.run(&["log", "nobody", "--json"]).stderr.contains("more:"));
+    assert!(!sandbox.run(&["log", "missing", "--json"]).stderr.contains("more:"));
 }
 
 /// What a shell is offered behind these words.
@@ -328,7 +328,7 @@ fn offered(command: &mut Command, words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_shell_is_offered_the_threads_that_are_there() {
+fn a_shell_is_offered_the_existing_threads() {
     let sandbox = Sandbox::new();
     for id in ["tea", "team", "coffee"] {
         sandbox.run(&["thread", "new", "--agent", "scribe", "--id", id, "--title", "A tea"]);
@@ -355,7 +355,8 @@ fn a_shell_is_offered_the_threads_that_are_there() {
 
 #[test]
 fn completing_finds_the_store_where_the_flags_say() {
-    let (sandbox, empty) = (Sandbox::new(), Sandbox::empty());
+    let sandbox = Sandbox::new();
+    let empty = Sandbox::empty();
     sandbox.run(&["thread", "new", "--agent", "scribe", "--id", "tea"]);
     let project = sandbox.project();
     let elsewhere = || {
@@ -393,7 +394,7 @@ fn a_script_is_printed_for_every_shell() {
 }
 
 #[test]
-fn a_wrong_shell_in_the_environment_is_an_error_that_says_so() {
+fn an_unknown_shell_in_the_environment_is_an_error() {
     let sandbox = Sandbox::empty();
     let ran = Ran::of(sandbox.command(&["--json"]).env("COMPLETE", "abacus").spawn().unwrap());
     let error = ran.error(2, "usage");

@@ -1,4 +1,4 @@
-//! Hints that help: the command they name is the one to type.
+//! Hints: the command that they name works.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ fn pipe(path: &std::path::Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Both waited until somebody wrote to the pipe.
+/// Both waited for a writer of the pipe.
 #[test]
 fn a_pipe_in_the_place_of_a_document_is_refused_at_once() {
     let sandbox = Sandbox::new();
@@ -26,8 +26,9 @@ fn a_pipe_in_the_place_of_a_document_is_refused_at_once() {
 }
 
 #[test]
-fn a_document_of_ones_own_key_checked_with_another_one_says_so() {
-    let (sandbox, stranger) = (Sandbox::new(), Sandbox::new());
+fn a_document_verified_with_the_wrong_key_names_its_own() {
+    let sandbox = Sandbox::new();
+    let stranger = Sandbox::new();
     fs::write(sandbox.project().join("a.md"), "text").unwrap();
     assert_eq!(sandbox.run(&["sign", "a.md"]).code, Some(0));
     let other = sandbox.root().join("other.pem");
@@ -41,7 +42,7 @@ fn a_document_of_ones_own_key_checked_with_another_one_says_so() {
 
 /// Doctor had no help, and `repair` failed with `io`.
 #[test]
-fn what_stands_in_the_place_of_a_manifest_is_moved_aside_by_repair() {
+fn another_file_in_place_of_a_manifest_is_set_aside_by_repair() {
     let (sandbox, thread) = Sandbox::with_thread();
     let path = sandbox.threads().join(&thread).join("thread.json");
     for is_pipe in [true, false] {
@@ -62,17 +63,19 @@ fn what_stands_in_the_place_of_a_manifest_is_moved_aside_by_repair() {
 }
 
 #[test]
-fn damage_in_an_archive_is_placed_in_the_transcript_and_the_hint_keeps_the_key() {
+fn damage_in_an_archive_names_the_transcript_and_the_hint_keeps_the_key() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
-    let (archive, key) = (sandbox.root().join("a.tar"), sandbox.root().join("k.pem"));
+    let archive = sandbox.root().join("a.tar");
+    let key = sandbox.root().join("k.pem");
     assert_eq!(sandbox.run(&["export", &thread, "-o", archive.to_str().unwrap()]).code, Some(0));
     fs::write(&key, sandbox.run(&["keys", "export"]).stdout).unwrap();
     let mut bytes = fs::read(&archive).unwrap();
     let at = bytes.windows(5).position(|window| window == b"hello").unwrap();
     bytes[at] = b'j';
     fs::write(&archive, bytes).unwrap();
-    let (archive, key) = (archive.to_str().unwrap(), key.to_str().unwrap());
+    let archive = archive.to_str().unwrap();
+    let key = key.to_str().unwrap();
     let ran = sandbox.run(&["verify", archive, "--key", key, "--json"]);
     assert_eq!(ran.records()[0]["damage"]["inside"], "transcript.jsonl");
     let hint = ran.error_beside_data(6, "damaged")["hint"].as_str().unwrap().to_owned();
@@ -92,14 +95,14 @@ fn every_finding_has_a_page() {
 
 /// `resume` asked for a message that it had been given, and `wait` named a `resume` that could not help.
 #[test]
-fn a_chain_that_leads_nowhere_is_said_to_be_damaged_wherever_somebody_meets_it() {
+fn a_chain_without_an_end_is_reported_as_damaged_by_every_command() {
     let sandbox = Sandbox::new();
     put(&sandbox, ".ai/directives/task.md", "---\nname: task\nversion: 1.0.0\n---\nDo it.\n");
     put(&sandbox, "script.yaml", "turns:\n  - {say: Done., repeat: forever}\n");
     let thread = thread_of(&sandbox.run(&RUN));
-    let nobody = ThreadId::new("nobody-0123456789ab").unwrap();
+    let missing = ThreadId::new("missing-0123456789ab").unwrap();
     let to = Handoff {
-        new_thread_id: nobody,
+        new_thread_id: missing,
         reason: None,
         directive: None,
         trailing_turns: 0,
@@ -117,29 +120,35 @@ fn a_chain_that_leads_nowhere_is_said_to_be_damaged_wherever_somebody_meets_it()
     }
 }
 
-/// Each of them pointed elsewhere: at the shell's quoting, at the parser's type, at a form to be named, or nowhere.
+/// Each error pointed at something else: the shell's quoting, the parser's type, the format, or nothing.
 #[test]
-fn what_was_typed_wrongly_is_answered_with_what_is_right() {
+fn invalid_arguments_are_answered_with_the_valid_form() {
     let (sandbox, thread) = Sandbox::with_thread();
     put(&sandbox, ".ai/directives/task.md", "---\nname: task\ninputs: [{ name: city }]\n---\nGo to {input:city}.\n");
     put(&sandbox, "notes.txt", "no archive\n");
     pipe(&sandbox.project().join("pipe"));
     let most = "at most 18446744073709551615";
-    for (args, said) in [
+    let beyond = r#"{"reason":"UserMessage","turn":18446744073709551616}"#;
+    let refused = sandbox.run_with(&["append", &thread, "--expect", "any"], beyond.as_bytes());
+    assert!(refused.stderr.contains("a whole number from 0 to 18446744073709551615 is expected"), "{refused:?}");
+    assert!(!refused.stderr.contains("floating point"), "{refused:?}");
+    for (args, message) in [
         (vec!["state", &thread, "--at", "99999999999999999999"], most),
         (vec!["state", &thread, "--at", "-1"], "not a whole number of at least 0"),
         (vec!["append", &thread, "--expect", "99999999999999999999"], most),
         (vec!["append", &thread, "--expect", "-1"], "neither a version nor `any`"),
         (vec!["wait", &thread, "--timeout", "-1"], "between 0 and a year"),
-        (vec!["thread", "list", "--after", "zzz"], "the number that ended the page before"),
-        (vec!["prune", "--older-than", "99999999999d"], "is too long ago: at most 106751991d"),
+        (vec!["thread", "list", "--after", "zzz"], "the cursor at the end of the previous page"),
+        (vec!["prune", "--older-than", "99999999999d"], "is too long: at most 106751991d"),
         (vec!["run", "task.md"], "without its file extension: `task`"),
         (vec!["run", "task", "--input", "planet=mars"], "`planet` is not declared; declared: `city`"),
-        (vec!["import", "."], "is a folder, and an archive is a file"),
-        (vec!["import", "pipe"], "is no plain file, and an archive is a file"),
-        (vec!["import", "notes.txt"], "is no archive of a thread"),
+        (vec!["import", "."], "is a folder; an archive is a file"),
+        (vec!["import", "pipe"], "is not a regular file; an archive is a file"),
+        (vec!["import", "notes.txt"], "is not an archive of a thread"),
+        (vec!["verify", "pipe"], "is not a regular file"),
+        (vec!["verify", "./pipe"], "is not a regular file"),
     ] {
         let ran = sandbox.run(&args);
-        assert!(matches!(ran.code, Some(2 | 3)) && ran.stderr.contains(said), "{args:?}: {ran:?}");
+        assert!(matches!(ran.code, Some(2 | 3)) && ran.stderr.contains(message), "{args:?}: {ran:?}");
     }
 }

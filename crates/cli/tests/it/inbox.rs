@@ -1,4 +1,4 @@
-//! What the inbox tells people: commands that can be pasted, and all of what they decide about.
+//! The inbox: commands that can be pasted, and everything needed to decide.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::approvals::{ASK, PAY_TWO, asking, busy, ended, inbox, paid, until, waiting};
+use crate::approvals::{ASK, PAY_TWO, asking, busy, ended, inbox, paid, signal, until, waiting};
 use crate::running::{RUN, TASK, killed_in_the_middle, pay, project, put, thread_of};
 use crate::support::{Ran, Sandbox};
 
@@ -20,7 +20,7 @@ fn script(calls: &[&str], to: &Value) -> String {
     json!({"turns": [{"calls": calls}, {"say": "Done.", "repeat": "forever"}]}).to_string()
 }
 
-/// What a shell does with a command that somebody pasted.
+/// The words of a pasted command, as a shell splits them.
 fn pasted(sandbox: &Sandbox, command: &str) -> Ran {
     let folder = Path::new(env!("CARGO_BIN_EXE_selvedge")).parent().unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
@@ -43,7 +43,7 @@ fn named(hint: &Value) -> Vec<String> {
 
 /// A model names its calls, and what it named `x;touch pwned #` ran when the command of the inbox was pasted.
 #[test]
-fn commands_can_be_pasted_whatever_a_model_named_its_call() {
+fn commands_can_be_pasted_for_any_call_id() {
     let sandbox = asking(&script(&NASTY, &json!("anna")));
     waiting(&sandbox);
     for (index, call) in NASTY.iter().enumerate() {
@@ -66,7 +66,7 @@ fn commands_can_be_pasted_whatever_a_model_named_its_call() {
 }
 
 #[test]
-fn hints_can_be_pasted_whatever_a_model_named_its_call() {
+fn hints_can_be_pasted_for_any_call_id() {
     for call in NASTY {
         let sandbox = asking(&script(&[call], &json!("anna")));
         let error = sandbox.run(&RUN).error_beside_data(7, "needs_decision");
@@ -80,7 +80,7 @@ fn hints_can_be_pasted_whatever_a_model_named_its_call() {
 }
 
 #[test]
-fn what_to_say_of_a_call_that_nobody_saw_end_can_be_pasted_too() {
+fn commands_that_resolve_an_unknown_outcome_can_be_pasted() {
     for (call, verdict) in NASTY.into_iter().zip([0, 1, 0, 1, 2, 0, 2, 1]) {
         let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), &script(&[call], &json!("anna")));
         let thread = killed_in_the_middle(&sandbox);
@@ -100,9 +100,9 @@ fn what_to_say_of_a_call_that_nobody_saw_end_can_be_pasted_too() {
     }
 }
 
-/// Of a call that had been made, whoever wanted to allow it was told that the thread has no call whose outcome is open.
+/// An approval of a call that had been made was answered with "the thread has no call whose outcome is open".
 #[test]
-fn whoever_says_the_wrong_kind_of_thing_about_a_call_is_told_the_right_one() {
+fn a_decision_of_the_wrong_kind_is_answered_with_the_right_command() {
     let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), &script(&["a call"], &json!("anna")));
     let thread = killed_in_the_middle(&sandbox);
     sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
@@ -119,7 +119,7 @@ fn whoever_says_the_wrong_kind_of_thing_about_a_call_is_told_the_right_one() {
     let thread = waiting(&sandbox);
     let error = sandbox.run(&["settle", "a call", "--done", "--json"]).error(3, "no_open_call");
     let hint = error["hint"].as_str().unwrap();
-    assert!(hint.contains(&format!("`selvedge approve 'a call' --thread {thread}` allows it")), "{error}");
+    assert!(hint.contains(&format!("`selvedge approve 'a call' --thread {thread}`")), "{error}");
     assert_eq!(sandbox.run(&["cancel", &thread]).code, Some(0));
     let error = sandbox.run(&["deny", "a call", "--thread", &thread, "--json"]).error(3, "no_open_call");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge log {thread}`")), "{error}");
@@ -127,14 +127,14 @@ fn whoever_says_the_wrong_kind_of_thing_about_a_call_is_told_the_right_one() {
 
 /// `--with false` was taken for a plain yes.
 #[test]
-fn whoever_allows_a_call_with_false_is_told_how_to_refuse_it() {
+fn an_approval_with_false_is_refused_with_the_deny_command() {
     let sandbox = asking(&script(&["call_1"], &json!("anna")));
     let rule = ASK.replace("action: ask", "action: ask, resume_mode: pass_decision_to_tool");
     put(&sandbox, ".ai/config/agent/approvals.yaml", &rule);
     let thread = waiting(&sandbox);
     let error = sandbox.run(&["approve", "call_1", "--with", "false", "--json"]).error(2, "edit_refused");
     let hint = error["hint"].as_str().unwrap();
-    assert!(hint.contains(&format!("`selvedge deny call_1 --thread {thread}` refuses it")), "{error}");
+    assert!(hint.contains(&format!("`selvedge deny call_1 --thread {thread}` denies it")), "{error}");
     assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 1));
     ended(&sandbox.run(&["approve", "call_1", "--with", "true", "--json"]));
     assert_eq!(paid(&sandbox).len(), 1);
@@ -148,7 +148,7 @@ fn shown(sandbox: &Sandbox, args: &[&str]) -> String {
 
 /// Arguments ended in `…` after a hundred characters, and those of more than 2 KiB stood in no command that was named.
 #[test]
-fn whoever_is_asked_can_see_all_of_what_it_is_about() {
+fn the_inbox_can_show_whole_arguments() {
     let text = |words: usize| (0..words).map(|word| format!("w{word}")).collect::<Vec<_>>().join(" ");
     for words in [100, 1_000, 5_000] {
         let to = text(words);
@@ -169,21 +169,24 @@ fn whoever_is_asked_can_see_all_of_what_it_is_about() {
 #[test]
 fn the_inbox_of_one_thread_shows_nothing_of_others() {
     let sandbox = asking(PAY_TWO);
-    let (first, _) = (waiting(&sandbox), waiting(&sandbox));
+    let first = waiting(&sandbox);
+    let _ = waiting(&sandbox);
     let needs = sandbox.run(&["inbox", &first[..first.len() - 2], "--json"]).records();
     let of: Vec<&Value> = needs.iter().map(|need| &need["thread_id"]).collect();
     assert_eq!(of, [&json!(first), &json!(first)]);
-    sandbox.run(&["inbox", "nobody", "--json"]).error(3, "thread_not_found");
+    sandbox.run(&["inbox", "missing", "--json"]).error(3, "thread_not_found");
 }
 
 /// A word that was left with a running process seemed not to have been said: the inbox went on to ask for it.
 #[test]
-fn a_call_that_was_answered_while_its_thread_runs_is_not_asked_about_again() {
+fn a_call_whose_decision_is_queued_is_shown_as_answered() {
     let sandbox = busy();
-    let (mut child, told) = until(&sandbox, &RUN, |record| record["told"] == "calling");
+    let (mut child, told) = until(&sandbox, &RUN, |record| record["type"] == "calling");
     let thread = told[0]["thread_id"].as_str().unwrap();
     assert_eq!(inbox(&sandbox)[0]["answered"], Value::Null);
-    assert_eq!(sandbox.run(&["deny", "call_2", "--json"]).json()["recorded"], "left");
+    // A process that is stopped applies nothing.
+    signal(&child, "STOP");
+    assert_eq!(sandbox.run(&["deny", "call_2", "--json"]).json()["recorded"], "queued");
     let need = inbox(&sandbox).remove(0);
     assert_eq!((&need["answered"], &need["commands"]), (&json!("deny"), &json!([])), "{need}");
     let said = shown(&sandbox, &["inbox"]);
@@ -191,7 +194,7 @@ fn a_call_that_was_answered_while_its_thread_runs_is_not_asked_about_again() {
     child.kill().unwrap();
     child.wait().unwrap();
     let need = inbox(&sandbox).into_iter().find(|need| need["call_id"] == "call_2").unwrap();
-    assert_eq!(need["commands"], json!([format!("selvedge resume {thread}")]), "nobody is left to go by it");
+    assert_eq!(need["commands"], json!([format!("selvedge resume {thread}")]), "no process is left to apply it");
     put(&sandbox, "fast", "");
     ended(&sandbox.run(&["resume", thread, "--json"]));
     assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 0));
@@ -199,9 +202,10 @@ fn a_call_that_was_answered_while_its_thread_runs_is_not_asked_about_again() {
 
 /// Whatever was said about one call of a thread made its other, older one the newest need.
 #[test]
-fn needs_are_as_old_as_what_they_ask() {
+fn needs_date_from_their_request() {
     let sandbox = asking(PAY_TWO);
-    let (older, newer) = (waiting(&sandbox), waiting(&sandbox));
+    let older = waiting(&sandbox);
+    let newer = waiting(&sandbox);
     let since =
         |thread: &str| inbox(&sandbox).iter().find(|need| need["thread_id"] == thread).unwrap()["since"].clone();
     let before = since(&older);
@@ -215,23 +219,24 @@ fn needs_are_as_old_as_what_they_ask() {
 }
 
 #[test]
-fn a_thread_that_waits_for_no_word_waits_since_its_run_ended() {
+fn a_need_without_an_approval_dates_from_the_end_of_the_run() {
     let sandbox = project(TASK, &pay("echo ok"), &script(&["a"], &json!("anna")));
     let limited = || {
         let ran = sandbox.run(&[&RUN[..], &["--limit", "turns=1"]].concat());
         ran.error_beside_data(8, "limit_reached");
         thread_of(&ran)
     };
-    let (older, newer) = (limited(), limited());
+    let older = limited();
+    let newer = limited();
     let order = || inbox(&sandbox).iter().map(|need| need["thread_id"].clone()).collect::<Vec<_>>();
     assert_eq!(order(), [json!(newer), json!(older)]);
     assert_eq!(sandbox.run(&["thread", "rename", &older, "another name"]).code, Some(0));
     assert_eq!(order(), [json!(newer), json!(older)], "a new name does not make it wait anew");
 }
 
-/// Whoever followed the inbox was shown the calls of a thread backwards.
+/// `inbox --follow` showed the calls of a thread backwards.
 #[test]
-fn whoever_follows_the_inbox_is_shown_calls_in_their_order() {
+fn a_followed_inbox_shows_calls_in_their_order() {
     let sandbox = asking(PAY_TWO);
     let first = waiting(&sandbox);
     let mut child = sandbox.command(&["inbox", "--follow", "--json"]).stdin(Stdio::null()).spawn().unwrap();
@@ -246,7 +251,7 @@ fn whoever_follows_the_inbox_is_shown_calls_in_their_order() {
     both(&first);
     let second = waiting(&sandbox);
     both(&second);
-    // Between the last word and the run that goes by it, nothing waits for anybody.
+    // Between the last decision and its run, nothing is pending.
     assert_eq!(sandbox.run(&["approve", "--all", &second]).code, Some(0));
     both(&waiting(&sandbox));
     child.kill().unwrap();

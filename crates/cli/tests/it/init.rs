@@ -1,4 +1,4 @@
-//! `selvedge init`, and where it and all others look for projects and keys.
+//! `selvedge init`, and where commands look for projects and keys.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::support::{HELLO, Sandbox, contents, copy};
 
 #[test]
-fn init_makes_key_trust_and_store_and_says_so() {
+fn init_creates_key_trust_and_store() {
     let sandbox = Sandbox::empty();
     let made = sandbox.run(&["init", "--json"]).json();
     assert_eq!(
@@ -35,7 +35,7 @@ fn init_again_changes_nothing() {
 }
 
 #[test]
-fn what_belongs_to_the_machine_is_kept_out_of_version_control() {
+fn files_of_this_machine_are_kept_out_of_version_control() {
     let sandbox = Sandbox::new();
     let ignored = fs::read_to_string(sandbox.project().join(".ai/.gitignore")).unwrap();
     for name in ["agent/threads/*.db\n", "agent/threads/*.db-*\n", "agent/threads/*.lock\n", "agent/threads/owners/\n"]
@@ -94,7 +94,7 @@ fn a_project_can_not_vouch_for_itself() {
     let ran = sandbox.command(&["verify", &thread, "--json"]).env("SELVEDGE_HOME", &inside).output().unwrap();
     assert_eq!(ran.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&ran.stderr).contains("keys_in_project"));
-    // Somebody who never trusted the key does not believe it because the project has a copy.
+    // A user who never trusted the key does not trust it because the project has a copy.
     let ran = sandbox
         .command(&["verify", &thread, "--json"])
         .env("SELVEDGE_HOME", sandbox.root().join("other"))
@@ -105,7 +105,7 @@ fn a_project_can_not_vouch_for_itself() {
 }
 
 #[test]
-fn bare_selvedge_says_where_we_are_and_what_is_next() {
+fn selvedge_without_arguments_shows_the_status_and_next_steps() {
     let sandbox = Sandbox::empty();
     let here = sandbox.run(&["--json"]).json();
     assert_eq!((&here["project"], &here["key"]), (&serde_json::Value::Null, &serde_json::Value::Null));
@@ -118,9 +118,10 @@ fn bare_selvedge_says_where_we_are_and_what_is_next() {
 }
 
 #[test]
-fn keys_lie_where_the_environment_says() {
+fn keys_are_in_the_folder_of_the_environment() {
     let sandbox = Sandbox::empty();
-    let (home, config) = (sandbox.root().join("h"), sandbox.root().join("config"));
+    let home = sandbox.root().join("h");
+    let config = sandbox.root().join("config");
     let init = |config: &str| {
         let mut command = sandbox.command(&["init", "--json"]);
         let output =
@@ -135,7 +136,7 @@ fn keys_lie_where_the_environment_says() {
 }
 
 #[test]
-fn quiet_leaves_only_the_data() {
+fn quiet_prints_only_data() {
     let sandbox = Sandbox::empty();
     assert_eq!(sandbox.run(&["init", "-q"]).stderr, "");
     let ran = sandbox.run(&["thread", "new", "--agent", "scribe", "-q"]);
@@ -143,7 +144,7 @@ fn quiet_leaves_only_the_data() {
 }
 
 #[test]
-fn colours_are_for_terminals_and_can_be_forbidden() {
+fn colours_are_for_terminals_and_can_be_disabled() {
     let (sandbox, thread) = Sandbox::with_thread();
     let shown = |args: &[&str], name: &str, value: &str| {
         let output = sandbox.command(&[&["thread", "show", &thread], args].concat()).env(name, value).output().unwrap();

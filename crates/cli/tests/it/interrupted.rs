@@ -1,4 +1,4 @@
-//! Ctrl-C, `cancel` and `kill`: who is stopped, how soon, and what the shell is told.
+//! Ctrl-C, `cancel` and `kill`: what is stopped, how soon, and the exit code.
 
 use std::process::{Child, Command};
 use std::thread;
@@ -24,9 +24,9 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Whoever stopped waiting was told that it was not allowed.
+/// An interrupted wait was reported as "not allowed".
 #[test]
-fn interrupting_a_send_that_waits_ends_with_130_and_the_message_is_heard() {
+fn interrupting_a_queued_send_exits_with_130_and_the_message_is_served() {
     let sandbox = project(TASK, &pay("while [ ! -e fast ]; do sleep 0.05; done"), PAY_ONCE);
     let running = start_and_await(&sandbox, 1);
     let mut command = sandbox.command(&["send", "task", "and hurry", "--json"]);
@@ -44,9 +44,9 @@ fn interrupting_a_send_that_waits_ends_with_130_and_the_message_is_heard() {
     assert!(log.contains("and hurry"), "{log}");
 }
 
-/// A tool that ignores TERM has two seconds; whoever presses Ctrl-C again does not wait for them.
+/// A tool that ignores TERM has two seconds; a second Ctrl-C does not wait for them.
 #[test]
-fn interrupting_twice_tears_down_also_what_ignores_it() {
+fn interrupting_twice_kills_a_tool_that_ignores_term() {
     let sandbox = project(TASK, &pay("trap '' TERM INT; while :; do sleep 0.05; done"), PAY_ONCE);
     let child = start_and_await(&sandbox, 1);
     interrupt(&child);
@@ -64,7 +64,7 @@ fn interrupting_twice_tears_down_also_what_ignores_it() {
 }
 
 #[test]
-fn a_thread_that_never_ran_is_ended_and_can_be_spoken_to() {
+fn a_thread_that_never_ran_can_be_cancelled_and_sent_to() {
     for (verb, status) in [("cancel", "cancelled"), ("kill", "killed")] {
         let (sandbox, thread) = Sandbox::with_thread();
         let expected = json!({"thread_id": thread, "status": status, "pid": null});
@@ -77,7 +77,7 @@ fn a_thread_that_never_ran_is_ended_and_can_be_spoken_to() {
 
 /// Doctor told people to write the end of a run by hand.
 #[test]
-fn what_doctor_advises_about_a_dead_run_really_helps() {
+fn the_remedy_of_doctor_for_a_dead_run_works() {
     let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONCE);
     let thread = killed_in_the_middle(&sandbox);
     let report = sandbox.run(&["doctor", "--json"]).records().remove(0);
@@ -85,18 +85,19 @@ fn what_doctor_advises_about_a_dead_run_really_helps() {
     let left = findings.iter().find(|finding| finding["code"] == "left_running").unwrap_or_else(|| panic!("{report}"));
     let help = left["help"].as_str().unwrap();
     assert!(help.contains(&format!("`selvedge resume {thread}`")), "{help}");
-    assert_eq!(sandbox.run(&["resume", &thread]).code, Some(7), "somebody must decide, and is told so");
+    assert_eq!(sandbox.run(&["resume", &thread]).code, Some(7), "a decision is needed, and reported");
     let report = sandbox.run(&["doctor", "--json"]);
     assert!(!report.stdout.contains("left_running"), "{report:?}");
 }
 
 /// Looking at a dead run once settled it, without the snapshot that a suspension promises.
 #[test]
-fn looking_at_a_dead_run_writes_nothing_and_the_next_command_that_takes_it_settles_it_with_its_snapshot() {
+fn reading_a_dead_run_writes_nothing_and_the_next_writer_settles_it_with_its_snapshot() {
     let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONCE);
     let thread = killed_in_the_middle(&sandbox);
     let log = || std::fs::read(sandbox.threads().join(&thread).join("transcript.jsonl")).unwrap();
-    let (before, take_up) = (log(), format!("selvedge resume {thread}"));
+    let before = log();
+    let take_up = format!("selvedge resume {thread}");
     for look in [&["thread", "show"][..], &["tree"], &["wait", "--timeout", "5"], &["budget"], &["thread", "list"]] {
         let named: &[&str] = if look == ["thread", "list"] { &[] } else { &[&thread] };
         let ran = sandbox.run(&[look, named].concat());
@@ -114,9 +115,9 @@ fn looking_at_a_dead_run_writes_nothing_and_the_next_command_that_takes_it_settl
     assert_eq!((&state["status"], &state["trigger"]), (&json!("suspended"), &json!("on_suspend")), "{state}");
 }
 
-/// The second word replaced the first, though somebody may have acted on it.
+/// The second decision replaced the first, which may already have been applied.
 #[test]
-fn the_first_word_about_a_call_counts() {
+fn the_first_decision_about_a_call_counts() {
     let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
     let thread = killed_in_the_middle(&sandbox);
     let settle =

@@ -1,4 +1,4 @@
-//! `selvedge agent`, `directive` and `tool`: what users write, listed and checked.
+//! `selvedge agent`, `directive` and `tool`: items listed and checked.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ fn a_new_agent_is_a_template_that_can_be_used_and_is_never_written_over() {
 }
 
 #[test]
-fn directives_are_listed_with_where_they_come_from_and_what_is_wrong() {
+fn directives_are_listed_with_their_layer_and_errors() {
     let sandbox = with_directives();
     put(&sandbox, ".ai/directives/bad.md", "no metadata\n");
     let listed = sandbox.run(&["directive", "list", "--json"]).records();
@@ -60,7 +60,7 @@ fn directives_are_listed_with_where_they_come_from_and_what_is_wrong() {
 }
 
 #[test]
-fn a_good_directive_is_shown_with_all_it_rests_on() {
+fn a_valid_directive_is_shown_with_everything_it_uses() {
     let sandbox = with_directives();
     sandbox.run(&["sign", ".ai/directives/base.md"]);
     let checked = sandbox.run(&["directive", "check", "reports/weekly", "--json"]).json();
@@ -186,12 +186,12 @@ fn a_directive_that_begins_with_a_byte_order_mark_is_run_and_signed() {
 }
 
 #[test]
-fn a_limit_that_lets_nothing_run_or_that_64_bits_do_not_hold_is_refused_as_such() {
+fn a_limit_of_zero_or_beyond_64_bits_is_refused() {
     let sandbox = with_directives();
     for (limit, why) in [
-        ("turns=0", "the least is 1"),
-        ("tokens=0", "the least is 1"),
-        ("duration=0", "the least is 1"),
+        ("turns=0", "the minimum is 1"),
+        ("tokens=0", "the minimum is 1"),
+        ("duration=0", "the minimum is 1"),
         ("turns=99999999999999999999", "is too large: at most 18446744073709551615"),
         ("turns=-1", "is not a whole number"),
     ] {

@@ -18,7 +18,7 @@ fn signers(verdict: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_rotated_key_goes_on_and_idle_threads_stay_valid() {
+fn a_rotated_key_continues_threads_and_idle_ones_stay_valid() {
     let (sandbox, busy) = Sandbox::with_thread();
     let idle = sandbox.new_thread("scribe");
     let first = current(&sandbox);
@@ -34,13 +34,10 @@ fn a_rotated_key_goes_on_and_idle_threads_stay_valid() {
     assert!(verdicts.iter().all(|verdict| verdict["sound"] == true), "{verdicts:?}");
     let of = |thread: &str| verdicts.iter().find(|verdict| verdict["thread_id"] == thread).unwrap();
     assert_eq!((signers(of(&busy)), signers(of(&idle))), (vec![&*first, &*second], vec![&*first]));
-    assert!(sandbox.run(&["log", &busy]).stdout.contains("takes over from"));
+    assert!(sandbox.run(&["log", &busy]).stdout.contains(" replaces "));
     let listed = sandbox.run(&["keys", "list", "--json"]).json();
     assert_eq!(listed["keys"].as_array().unwrap().len(), 2);
-    assert_eq!(
-        (&listed["keys"][0]["took_over_from"], &listed["keys"][1]["taken_over_by"]),
-        (&first.into(), &second.into())
-    );
+    assert_eq!((&listed["keys"][0]["predecessor"], &listed["keys"][1]["successor"]), (&first.into(), &second.into()));
 }
 
 /// Four loops of real processes append to one shared thread and one of their own each; the key is rotated again and again
@@ -119,13 +116,14 @@ fn the_copy_still_verifies(sandbox: &Sandbox, thread: &str, copy: &[u8], signer:
     use selvedge_log::scan::{Scanner, Signatures, examine};
     let pem = sandbox.run(&["keys", "export", &signer[..12]]).stdout;
     let key = selvedge_log::keys::PublicKey::from_pem(&pem).unwrap();
-    let (thread, trust) = (selvedge_model::ThreadId::new(thread).unwrap(), selvedge_log::Trust::of(&[key]));
+    let thread = selvedge_model::ThreadId::new(thread).unwrap();
+    let trust = selvedge_log::Trust::of(&[key]);
     let examined = examine(copy, Scanner::new(&thread, &trust, Signatures::Every), |_| {}).unwrap();
     assert!(examined.damage.is_none() && examined.head().unwrap().version == 1, "{:?}", examined.damage);
 }
 
 #[test]
-fn a_rotation_that_was_cut_short_is_finished_by_the_next_one() {
+fn an_interrupted_rotation_is_finished_by_the_next_one() {
     let (sandbox, thread) = Sandbox::with_thread();
     let keys = sandbox.home().join("keys");
     let first = current(&sandbox);
@@ -143,7 +141,7 @@ fn a_rotation_that_was_cut_short_is_finished_by_the_next_one() {
 }
 
 #[test]
-fn a_tampered_chain_is_refused_by_name_and_reading_goes_on() {
+fn a_tampered_key_chain_is_refused_and_reading_still_works() {
     let (sandbox, thread) = Sandbox::with_thread();
     let to = sandbox.run(&["keys", "rotate", "--json"]).json()["to"].as_str().unwrap().to_owned();
     let file = sandbox.home().join(format!("keys/chain/{to}.json"));
@@ -161,7 +159,7 @@ fn a_tampered_chain_is_refused_by_name_and_reading_goes_on() {
 }
 
 #[test]
-fn a_key_is_trusted_exported_and_revoked_by_any_unique_beginning() {
+fn a_key_is_trusted_exported_and_revoked_by_any_unique_prefix() {
     let (sandbox, _) = Sandbox::with_thread();
     let (other, thread) = Sandbox::with_thread();
     let theirs = current(&other);
@@ -207,7 +205,7 @@ fn a_key_is_trusted_exported_and_revoked_by_any_unique_beginning() {
 }
 
 #[test]
-fn the_own_key_is_revoked_only_on_purpose_and_then_signs_no_more() {
+fn the_signing_key_is_revoked_only_with_confirmation_and_then_signs_no_more() {
     let (sandbox, thread) = Sandbox::with_thread();
     let own = current(&sandbox);
     let error = sandbox.run(&["keys", "revoke", &own, "--json"]).error(2, "own_key");
@@ -226,7 +224,7 @@ fn the_own_key_is_revoked_only_on_purpose_and_then_signs_no_more() {
 
 /// Revoking an old key of one's own ended every thread it had ever signed, without a question and for good.
 #[test]
-fn an_old_key_of_ones_own_is_revoked_only_on_purpose_and_there_is_a_way_back() {
+fn an_earlier_own_key_is_revoked_only_with_confirmation_and_can_be_trusted_again() {
     let (sandbox, thread) = Sandbox::with_thread();
     let old = current(&sandbox);
     sandbox.run(&["keys", "rotate"]);
@@ -250,7 +248,7 @@ fn an_old_key_of_ones_own_is_revoked_only_on_purpose_and_there_is_a_way_back() {
 
 /// Two processes wait for a thread while the key is rotated and the thread meets the new one. Both run once more by themselves.
 #[test]
-fn commands_whose_key_is_rotated_meanwhile_run_again_by_themselves() {
+fn commands_are_run_again_when_the_key_is_rotated_during_them() {
     use selvedge_log::{KeyChain, Trust};
     use selvedge_store::{Acquire, Leases};
     use std::time::Duration;
@@ -307,7 +305,7 @@ fn commands_whose_key_is_rotated_meanwhile_run_again_by_themselves() {
 
 /// Rows that the key before had sealed were called damage.
 #[test]
-fn doctor_has_nothing_to_say_of_rows_that_were_sealed_before_a_rotation() {
+fn doctor_accepts_rows_that_were_sealed_before_a_rotation() {
     let (sandbox, thread) = Sandbox::with_thread();
     let message = r#"{"reason":"UserMessage","messages":[{"id":"m1","role":"user","content":"hello"}]}"#;
     let ran = sandbox.run_with(&["append", &thread, "--expect", "0", "--key", "k1", "--json"], message.as_bytes());
@@ -318,7 +316,7 @@ fn doctor_has_nothing_to_say_of_rows_that_were_sealed_before_a_rotation() {
 }
 
 #[test]
-fn a_lost_private_key_is_said_plainly_and_everything_stays_readable() {
+fn a_lost_private_key_is_reported_and_everything_stays_readable() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
     let own = current(&sandbox);

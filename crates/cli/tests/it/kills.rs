@@ -1,4 +1,4 @@
-//! Processes that are killed at random moments, again and again, until what they were to do is done.
+//! Processes that are killed at random moments, again and again, until their work is done.
 
 use std::process::Stdio;
 use std::thread;
@@ -33,9 +33,9 @@ impl Chance {
 
 /// How far something has come.
 pub(crate) enum Stand<T> {
-    /// Nobody knows of it yet.
+    /// It does not exist yet.
     Unborn,
-    /// It has begun and goes on when somebody takes it up: a process of it may only end by being killed.
+    /// It has begun and continues when it is resumed: a process of it may only end by being killed.
     Going,
     /// It is done.
     Done(T),
@@ -50,7 +50,8 @@ pub(crate) fn killed_until_done<T>(
     next: impl Fn() -> Vec<String>,
     look: impl Fn() -> Stand<T>,
 ) -> (T, u32) {
-    let (mut most_ms, mut kills) = (60, 0);
+    let mut most_ms = 60;
+    let mut kills = 0;
     for _ in 0..60 {
         let args = next();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::{HELLO, Sandbox};
 
 #[test]
-fn every_line_is_there_for_programs_in_order() {
+fn json_has_every_line_in_order() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
     let records = sandbox.run(&["log", &thread, "--json"]).records();
@@ -35,7 +35,7 @@ fn raw_is_the_file_to_the_byte() {
 }
 
 #[test]
-fn after_and_limit_cut_what_is_shown() {
+fn after_and_limit_select_lines() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
     let seqs = |args: &[&str]| -> Vec<Value> {
@@ -50,7 +50,7 @@ fn after_and_limit_cut_what_is_shown() {
 }
 
 #[test]
-fn foreign_text_can_not_drive_the_terminal() {
+fn untrusted_text_can_not_control_the_terminal() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", r#"{"reason":"UserMessage","messages":[{"role":"user","content":"a\u001b[2Jb\nc"}]}"#);
     let shown = sandbox.run(&["log", &thread]).stdout;
@@ -70,7 +70,7 @@ fn next(reader: &mut impl BufRead) -> String {
 }
 
 #[test]
-fn follow_shows_what_is_committed_meanwhile() {
+fn follow_shows_new_commits() {
     let (sandbox, thread) = Sandbox::with_thread();
     for mode in ["--json", "--raw"] {
         let (mut child, mut lines) =
@@ -90,7 +90,7 @@ fn follow_shows_what_is_committed_meanwhile() {
 }
 
 #[test]
-fn whoever_stops_listening_ends_it_quietly() {
+fn a_closed_stdout_ends_follow_quietly() {
     let (sandbox, thread) = Sandbox::with_thread();
     let (mut child, mut lines) = follow(&sandbox, &["log", &thread, "--follow"]);
     next(&mut lines);
@@ -107,7 +107,7 @@ fn whoever_stops_listening_ends_it_quietly() {
 }
 
 #[test]
-fn an_interrupt_ends_it_as_an_interrupt_does() {
+fn an_interrupt_exits_with_130() {
     let (sandbox, thread) = Sandbox::with_thread();
     let (mut child, mut lines) = follow(&sandbox, &["log", &thread, "--follow"]);
     next(&mut lines);
@@ -116,7 +116,7 @@ fn an_interrupt_ends_it_as_an_interrupt_does() {
 }
 
 #[test]
-fn a_line_that_is_no_event_is_named() {
+fn an_invalid_line_is_reported() {
     let (sandbox, thread) = Sandbox::with_thread();
     let path = sandbox.transcript(&thread);
     let text = fs::read_to_string(&path).unwrap();

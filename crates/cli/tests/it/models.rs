@@ -65,7 +65,7 @@ fn a_directive_runs_on_every_format_streamed_priced_and_with_the_vendors_variabl
         let ran = run(&sandbox, &["run", "hello", "--model", model, "--json"], &variables);
         assert_eq!(ran.code, Some(0), "{model}: {ran:?}");
         let records = ran.records();
-        let drafts = records.iter().filter(|record| record["told"] == "draft" && record["draft"] == "text");
+        let drafts = records.iter().filter(|record| record["type"] == "draft" && record["draft"] == "text");
         let drafts: Vec<&str> = drafts.filter_map(|record| record["text"].as_str()).collect();
         assert_eq!(drafts.concat(), "Let me look.Hello.", "{model}: {records:?}");
         let ended = records.last().unwrap();

@@ -1,4 +1,4 @@
-//! Files of the older form: `selvedge import --format nova` and back, killed on the way, and within bounded memory.
+//! Nova files: `selvedge import --format nova` and back, killed on the way, and within bounded memory.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -38,8 +38,11 @@ fn exported(sandbox: &Sandbox, thread: &str) -> String {
 fn write_large(path: &Path, bytes: u64) {
     let mut out = BufWriter::new(fs::File::create(path).unwrap());
     writeln!(out, "{MANIFEST}").unwrap();
-    let (mut written, mut number, mut line) = (0, 0_u64, String::new());
-    let (words, dug) = ("pears and plums ".repeat(20), "deeper ".repeat(30));
+    let mut written = 0;
+    let mut number = 0_u64;
+    let mut line = String::new();
+    let words = "pears and plums ".repeat(20);
+    let dug = "deeper ".repeat(30);
     while written < bytes {
         line.clear();
         match number % 3 {
@@ -83,7 +86,7 @@ fn a_file_is_imported_once_and_its_thread_says_so() {
     let again = import(&sandbox, &path, &[]).json();
     assert_eq!((&again["outcome"], &again["version"]), (&json!("unchanged"), &done["version"]));
 
-    let sentence = "not witnessed; the signature proves only what was imported when";
+    let sentence = "not witnessed; the signature proves only what was imported and when";
     for command in [["thread", "show", "pear"].as_slice(), &["verify", "pear"]] {
         let shown = sandbox.run(command);
         assert!(shown.stdout.contains("imported from pear.jsonl on ") && shown.stdout.contains(sentence), "{shown:?}");
@@ -119,7 +122,7 @@ fn a_grown_file_adds_its_end_and_another_one_is_refused() {
 }
 
 #[test]
-fn the_same_bytes_under_another_name_are_said_to_be_there_and_nothing_is_written() {
+fn the_same_file_under_another_name_is_reported_as_imported() {
     let sandbox = Sandbox::new();
     let manifest = MANIFEST.replace(r#""id":"pear","#, "");
     let path = write(&sandbox, &format!("{manifest}\n{}\n", said(1)));
@@ -168,13 +171,13 @@ fn two_processes_that_import_one_file_at_once_make_one_thread() {
 }
 
 #[test]
-fn what_could_not_be_kept_as_it_was_written_is_said() {
+fn lossy_conversions_of_an_import_are_reported() {
     let sandbox = Sandbox::new();
     let odd = r#"{"type":"result","inputTokens":18446744073709551617,"timestamp":"t"}"#;
     let path = write(&sandbox, &format!("{MANIFEST}\n{odd}\n{{\"role\":\"user\",\"text\":\"\\ud83c\"}}\n"));
     let shown = sandbox.run(&["import", path.to_str().unwrap()]).stdout;
-    assert!(shown.contains("2 repaired") && shown.contains("line 2: a number that can't be held"), "{shown}");
-    assert!(shown.contains("line 3: half a surrogate pair"), "{shown}");
+    assert!(shown.contains("2 repaired") && shown.contains("line 2: number out of range"), "{shown}");
+    assert!(shown.contains("line 3: unpaired surrogate"), "{shown}");
     assert!(exported(&sandbox, "pear").contains("\u{fffd}"));
 }
 
@@ -185,14 +188,14 @@ fn an_export_says_which_lines_were_witnessed_here() {
     import(&sandbox, &path, &[]).json();
     sandbox.append("pear", "any", crate::support::HELLO);
     let ran = sandbox.run(&["export", "pear", "--format", "nova", "-o", "-"]);
-    assert!(ran.stderr.contains("1 line imported, 1 line witnessed here"), "{ran:?}");
+    assert!(ran.stderr.contains("1 line imported, 1 line recorded here"), "{ran:?}");
     let lines: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines[1].get("witnessedIn").is_none() && lines[2]["witnessedIn"].is_string(), "{lines:?}");
     assert!(!sandbox.project().join("-").exists());
 }
 
 #[test]
-fn one_file_that_is_refused_does_not_keep_the_others_out() {
+fn one_refused_file_does_not_affect_the_others() {
     let sandbox = Sandbox::new();
     let good = write(&sandbox, &format!("{MANIFEST}\n{}\n", said(1)));
     let bad = sandbox.root().join("bad.jsonl");
@@ -223,7 +226,7 @@ fn an_export_is_a_new_file_and_comes_back_the_same() {
 }
 
 #[test]
-fn an_import_that_is_killed_goes_on_when_it_is_run_again() {
+fn a_killed_import_continues_when_it_is_run_again() {
     let whole = Sandbox::new();
     let path = whole.root().join("pear.jsonl");
     write_large(&path, 2_000_000);
@@ -263,7 +266,8 @@ fn peak_of_import(sandbox: &Sandbox, path: &Path) -> u64 {
 /// What a file of this size takes beyond what a small one does.
 fn growth_of_memory(bytes: u64) -> u64 {
     let sandbox = Sandbox::new();
-    let (small, large) = (sandbox.root().join("small.jsonl"), sandbox.root().join("large.jsonl"));
+    let small = sandbox.root().join("small.jsonl");
+    let large = sandbox.root().join("large.jsonl");
     write_large(&small, 1_000_000);
     let text = fs::read_to_string(&small).unwrap();
     fs::write(&small, text.replacen("\"pear\"", "\"small\"", 1)).unwrap();
@@ -272,7 +276,7 @@ fn growth_of_memory(bytes: u64) -> u64 {
     peak_of_import(&sandbox, &large).saturating_sub(before)
 }
 
-/// Whoever held the file, or its events, whole would take at least its size more.
+/// A program that held the whole file, or all its events, would need at least its size in memory.
 #[test]
 fn memory_does_not_grow_with_the_file() {
     let growth = growth_of_memory(36_000_000);

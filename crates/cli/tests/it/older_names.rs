@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::children::{PAYS, calling, family};
 use crate::running::put;
-use crate::spawned::{PAYS, calling, family};
 use crate::support::{Ran, Sandbox};
 
 const SPAWN: &str = "{ tool: rye/agent/threads/thread_directive, arguments: { directive_id: child, inputs: {}, limit_overrides: { turns: 3 } } }";

@@ -1,5 +1,5 @@
-//! Never an orphan: a parent with money starts children in processes of their own, which hand themselves over in a tiny window. Parent
-//! and children are killed by SIGKILL at random moments. Whatever is typed next about the parent, no dead thread is shown as running, no
+//! Never an orphan: a parent with money starts children in processes of their own, which are handed off in a tiny context window. Parent
+//! and children are killed by SIGKILL at random moments. Whichever command is run next, no dead thread is shown as running, no
 //! call of a suspended thread holds money, and everything verifies; and in the end every thread can be brought to an end.
 //!
 //! `SELVEDGE_TEST_KILLS` says how many rounds, `SELVEDGE_TEST_SEED` where chance begins.
@@ -13,9 +13,9 @@ use selvedge_model::{Manifest, Status, ThreadId};
 use selvedge_store::{Leases, Registry};
 use serde_json::{Value, json};
 
+use crate::children::{SLEEPS, SPAWN, SPAWN_ASYNC, calling, eventually, family, has, keyed};
 use crate::kills::Chance;
 use crate::running::{put, status, thread_of};
-use crate::spawned::{SLEEPS, SPAWN, SPAWN_ASYNC, calling, eventually, family, has, keyed};
 use crate::support::Sandbox;
 
 const PRICE: &str = "price: { input_per_million_tokens: 0.1, output_per_million_tokens: 0.1 }\n";
@@ -85,7 +85,8 @@ fn holds_after(sandbox: &Sandbox, parent: &ThreadId, said: &str) {
     all.push(store.get(parent).unwrap().manifest);
     for id in all.iter().map(|thread| &thread.thread_id) {
         let is_held = || store.holder(id).unwrap().is_some();
-        let (before, shown) = (is_held(), status(sandbox, id.as_str()));
+        let before = is_held();
+        let shown = status(sandbox, id.as_str());
         assert!(shown != "running" || before || is_held(), "after `{said}` {id} is shown as running and is dead");
     }
     drop(store);
@@ -101,9 +102,10 @@ fn holds_after(sandbox: &Sandbox, parent: &ThreadId, said: &str) {
 }
 
 #[test]
-fn whatever_is_typed_next_after_any_kill_no_dead_thread_is_shown_as_running() {
+fn after_any_kill_no_command_shows_a_dead_thread_as_running() {
     let rounds = std::env::var("SELVEDGE_TEST_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(8);
-    let (sandbox, mut chance) = (project(), Chance::any());
+    let sandbox = project();
+    let mut chance = Chance::any();
     let parent = start(
         &sandbox,
         &["run", "parent", "--limit", "spend=100", "--limit", "turns=100000", "--limit", "tokens=100000000"],
@@ -117,8 +119,10 @@ fn whatever_is_typed_next_after_any_kill_no_dead_thread_is_shown_as_running() {
             .find(|id| id.starts_with("parent"))
     };
     eventually("the parent is there", || find().is_some());
-    let (id, mut running) = (ThreadId::new(find().unwrap()).unwrap(), parent);
-    let (mut killed, mut others) = (0, Vec::new());
+    let id = ThreadId::new(find().unwrap()).unwrap();
+    let mut running = parent;
+    let mut killed = 0;
+    let mut others = Vec::new();
     for round in 0..rounds {
         if round == rounds / 2 {
             // However slow the machine is, the other half is of chains. One that is killed and not settled is said to run; one that runs
@@ -190,7 +194,7 @@ fn whatever_is_typed_next_after_any_kill_no_dead_thread_is_shown_as_running() {
 
 /// What a dead child holds stays held, as it waits; who holds it and what frees it is said where one looks, and that helps.
 #[test]
-fn who_keeps_money_and_what_frees_it_is_said_by_budget_and_tree() {
+fn budget_and_tree_show_who_keeps_money_and_what_frees_it() {
     let script = format!("{PRICE}{}", calling(SPAWN_ASYNC));
     let sandbox = family(&script, &format!("{PRICE}{SLEEPS}"));
     let directive = fs::read_to_string(sandbox.project().join(".ai/directives/parent.md")).unwrap();
@@ -204,7 +208,10 @@ fn who_keeps_money_and_what_frees_it_is_said_by_budget_and_tree() {
     assert!(shown.stdout.contains(&format!("{child} stalled")) && shown.stdout.contains(&free), "{shown:?}");
     let shown = sandbox.run(&["budget", parent.as_str()]);
     assert!(shown.stdout.contains("closing") && shown.stdout.contains(&free), "{shown:?}");
-    assert!(shown.stdout.contains(&format!("waits (process_lost): `selvedge resume {child}` goes on")), "{shown:?}");
+    assert!(
+        shown.stdout.contains(&format!("suspended (process_lost): `selvedge resume {child}` continues it")),
+        "{shown:?}"
+    );
     let needs = |books: &Value| books["accounts"][1]["needs"].clone();
     let books = sandbox.run(&["budget", parent.as_str(), "--json"]).json();
     assert_eq!(needs(&books)["commands"], json!([format!("selvedge resume {child}")]), "{books}");

@@ -112,7 +112,7 @@ fn the_readme_shows_what_the_demo_shows() {
     let folder = format!("{}/", sandbox.project().to_str().unwrap());
     let ran = sandbox.run(&["demo"]);
     let shown = ran.stdout.replace(&folder, "./");
-    let shown = &shown[..shown.find("\n\nAll as promised").unwrap() + 1];
+    let shown = &shown[..shown.find("\n\nEverything worked as promised").unwrap() + 1];
     // Ids, processes and sizes differ from run to run, and so does the writer who wins the race.
     let differs = |word: &str| ["ann", "bob"].contains(&word) || word.contains(|one: char| one.is_ascii_digit());
     let words = |text: &str| {
@@ -292,7 +292,7 @@ fn line_matches(expected: &str, line: &str) -> bool {
 }
 
 #[test]
-fn a_changed_word_a_missing_line_and_a_page_without_an_example_are_found() {
+fn a_changed_word_a_missing_line_and_a_page_without_an_example_are_detected() {
     assert!(line_matches("run pay-… ended", "run pay-0123 ended") && line_matches("[..]: 5", "cost: 5"));
     assert!(!line_matches("run pay-… ended", "run pay-0123 began") && !line_matches("one", "one more"));
     assert!(matches(&["a", "…", "d"], &["a", "b", "c", "d"]) && matches(&["…"], &[]));

@@ -1,4 +1,4 @@
-//! `selvedge prune`: only what ended, only when told to.
+//! `selvedge prune`: only threads that have ended, and only on request.
 
 use std::fs;
 
@@ -22,9 +22,11 @@ fn ids(records: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn only_threads_that_ended_long_enough_ago_are_deleted_and_only_after_a_yes() {
+fn only_old_threads_that_have_ended_are_deleted_and_only_with_confirmation() {
     let sandbox = Sandbox::new();
-    let (done, created, running) = (ended(&sandbox), sandbox.new_thread("scribe"), sandbox.new_thread("scribe"));
+    let done = ended(&sandbox);
+    let created = sandbox.new_thread("scribe");
+    let running = sandbox.new_thread("scribe");
     sandbox.append(&running, "0", STARTED);
     assert_eq!(sandbox.run(&["prune", "--yes", "--json"]).records(), Vec::<Value>::new(), "nothing is 90 days old");
     let dry = sandbox.run(&["prune", "--older-than", "0h", "--dry-run", "--json"]);
@@ -41,12 +43,12 @@ fn only_threads_that_ended_long_enough_ago_are_deleted_and_only_after_a_yes() {
 
 /// The folder was copied, which nothing takes in again.
 #[test]
-fn what_is_pruned_can_be_kept_elsewhere_first_as_what_import_and_verify_take() {
+fn pruned_threads_can_be_archived_first_for_import_and_verify() {
     let sandbox = Sandbox::new();
     let thread = ended(&sandbox);
     let log = fs::read(sandbox.transcript(&thread)).unwrap();
     let exported = sandbox.command(&["export", &thread]).output().unwrap().stdout;
-    // Somebody was killed in the middle of a copy.
+    // A process was killed in the middle of a copy.
     fs::create_dir_all(sandbox.root().join("kept")).unwrap();
     fs::write(sandbox.root().join(format!("kept/.{thread}.tar.tmp")), "half").unwrap();
     let args = ["prune", "--older-than", "0d", "--archive", "../kept", "--yes", "--json"];
@@ -65,9 +67,10 @@ fn what_is_pruned_can_be_kept_elsewhere_first_as_what_import_and_verify_take() {
 }
 
 #[test]
-fn a_copy_that_is_there_is_not_made_twice_nor_written_over() {
+fn an_existing_archive_is_neither_repeated_nor_overwritten() {
     let sandbox = Sandbox::new();
-    let (same, other) = (ended(&sandbox), ended(&sandbox));
+    let same = ended(&sandbox);
+    let other = ended(&sandbox);
     let kept = sandbox.root().join("kept");
     fs::create_dir(&kept).unwrap();
     let archive = |thread: &str| kept.join(format!("{thread}.tar"));
@@ -81,7 +84,7 @@ fn a_copy_that_is_there_is_not_made_twice_nor_written_over() {
 }
 
 #[test]
-fn what_is_not_what_was_signed_is_neither_archived_nor_deleted() {
+fn a_damaged_thread_is_neither_archived_nor_deleted() {
     let sandbox = Sandbox::new();
     let thread = ended(&sandbox);
     let mut log = fs::read(sandbox.transcript(&thread)).unwrap();
@@ -94,7 +97,7 @@ fn what_is_not_what_was_signed_is_neither_archived_nor_deleted() {
 }
 
 #[test]
-fn only_ends_and_lengths_of_time_can_be_asked_for() {
+fn only_terminal_statuses_and_valid_ages_are_accepted() {
     let sandbox = Sandbox::new();
     let thread = ended(&sandbox);
     sandbox.run(&["prune", "--status", "running", "--json"]).error(2, "usage");
@@ -107,15 +110,17 @@ fn only_ends_and_lengths_of_time_can_be_asked_for() {
 
 /// What continues a thread still needs it, and so does what started it.
 #[test]
-fn a_thread_that_others_still_need_is_kept() {
+fn a_thread_that_a_parent_or_successor_needs_is_kept() {
     use selvedge_model::event::{Handoff, Predecessor};
     use selvedge_model::{AgentId, Batch, Changeset, Event, Expect, NewThread, Part, ThreadId};
     use selvedge_store::{Commit, Logs};
 
     let sandbox = Sandbox::new();
-    let (old, parent) = (ended(&sandbox), sandbox.new_thread("scribe"));
+    let old = ended(&sandbox);
+    let parent = sandbox.new_thread("scribe");
     let store = sandbox.open();
-    let (id, next) = (ThreadId::new(old.as_str()).unwrap(), ThreadId::new("next").unwrap());
+    let id = ThreadId::new(old.as_str()).unwrap();
+    let next = ThreadId::new("next").unwrap();
     let head = store.head(&id).unwrap();
     let handoff = Handoff {
         new_thread_id: next.clone(),

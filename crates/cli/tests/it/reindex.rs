@@ -32,7 +32,7 @@ fn a_lost_database_and_manifests_are_restored() {
 }
 
 #[test]
-fn a_log_that_does_not_hold_is_named_and_the_exit_code_says_so() {
+fn a_damaged_log_is_reported_and_sets_the_exit_code() {
     let (sandbox, thread) = Sandbox::with_thread();
     let other = sandbox.new_thread("scribe");
     sandbox.append(&thread, "0", HELLO);
@@ -50,7 +50,7 @@ fn a_log_that_does_not_hold_is_named_and_the_exit_code_says_so() {
 }
 
 #[test]
-fn nothing_is_rebuilt_while_somebody_writes() {
+fn nothing_is_rebuilt_while_another_process_writes() {
     let (sandbox, _) = Sandbox::with_thread();
     let store = sandbox.open();
     let refused = sandbox.run(&["reindex", "--json"]).error(4, "store_unusable");
@@ -62,7 +62,7 @@ fn nothing_is_rebuilt_while_somebody_writes() {
 }
 
 #[test]
-fn without_the_private_key_it_is_rebuilt_too() {
+fn the_database_is_rebuilt_without_the_private_key() {
     let (sandbox, thread) = Sandbox::with_thread();
     fs::remove_file(sandbox.home().join("keys/signing/private_key.pem")).unwrap();
     fs::remove_file(sandbox.threads().join("registry.db")).unwrap();

@@ -1,11 +1,11 @@
-//! `selvedge replay`: recorded threads again, with the project of today.
+//! `selvedge replay`: recorded threads, with the current project.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
+use crate::children::{PAYS, SPAWN, calling, family};
 use crate::running::{PAY_ONCE, RUN, TASK, paid, pay, project, put, thread_of};
-use crate::spawned::{PAYS, SPAWN, calling, family};
 use crate::support::{HELLO, Ran, Sandbox, contents};
 
 fn replay(sandbox: &Sandbox, thread: &str, more: &[&str]) -> Ran {
@@ -22,7 +22,7 @@ fn payer() -> (Sandbox, String) {
 }
 
 #[test]
-fn the_demos_thread_is_the_same_again_though_its_process_was_killed() {
+fn a_replay_of_the_demos_killed_thread_is_identical() {
     let sandbox = Sandbox::empty();
     let demo = sandbox.run(&["demo", "--dir", "here", "--json"]);
     let thread = demo.records()[0]["thread_id"].as_str().unwrap().to_owned();
@@ -42,7 +42,7 @@ fn the_demos_thread_is_the_same_again_though_its_process_was_killed() {
     assert!(report["compared"].as_u64() > Some(10) && report["prompt"] == json!([]), "{report}");
     assert_eq!(report["state_recorded"], report["state_now"]);
     let paid = fs::read_to_string(folder.join("project/paid.txt")).unwrap();
-    assert_eq!(paid.lines().count(), 3, "nobody is paid again");
+    assert_eq!(paid.lines().count(), 3, "no payment is repeated");
     let logs = |files: Vec<(std::path::PathBuf, Vec<u8>)>| -> Vec<_> {
         files.into_iter().filter(|(path, _)| path.ends_with("transcript.jsonl")).collect()
     };
@@ -50,14 +50,15 @@ fn the_demos_thread_is_the_same_again_though_its_process_was_killed() {
 }
 
 #[test]
-fn a_rule_of_today_is_tried_on_a_thread_of_yesterday() {
+fn a_replay_applies_the_current_rules_to_a_recorded_thread() {
     let (sandbox, thread) = payer();
     assert_eq!(replay(&sandbox, &thread, &[]).json()["identical"], true);
     put(&sandbox, ".ai/config/agent/approvals.yaml", "rules:\n  - { id: money, tool: pay, action: ask }\n");
     let ran = replay(&sandbox, &thread, &[]);
     let error = ran.error_beside_data(1, "replay_diverged");
     let report = &ran.records()[0];
-    let (asked, difference) = (&report["differences"][0], &report["differences"][1]);
+    let asked = &report["differences"][0];
+    let difference = &report["differences"][1];
     assert_eq!((&asked["what"], &asked["reason"]), (&json!("asked"), &json!("AssistantTurnCommitted")), "{report}");
     assert_eq!((&difference["what"], &difference["reason"]), (&json!("changeset"), &json!("ToolIntentCommitted")));
     assert_eq!((&report["ended_at"], &error["version"]), (&difference["version"], &asked["version"]));
@@ -66,7 +67,7 @@ fn a_rule_of_today_is_tried_on_a_thread_of_yesterday() {
     let screen = sandbox.run(&["replay", &thread]);
     assert!(screen.stdout.contains("ToolIntentCommitted: tool_intent pay"), "{screen:?}");
     assert!(screen.stdout.contains("suspended approval"), "{screen:?}");
-    // Nothing follows, and nobody is sent there.
+    // Nothing follows, and no hint suggests it.
     let hint = error["hint"].as_str().unwrap();
     assert!(!hint.contains("--from") && hint.contains(&format!("selvedge log {thread}")), "{error}");
     assert_eq!(sandbox.run(&["log", &thread]).code, Some(0));
@@ -78,7 +79,7 @@ fn a_rule_of_today_is_tried_on_a_thread_of_yesterday() {
 }
 
 #[test]
-fn the_runs_behind_a_difference_are_compared_by_the_command_that_is_hinted_at() {
+fn the_hinted_command_compares_the_runs_after_a_difference() {
     let (sandbox, thread) = payer();
     assert_eq!(sandbox.run(&["send", &thread, "more"]).code, Some(0));
     put(&sandbox, ".ai/config/agent/approvals.yaml", "rules:\n  - { id: money, tool: pay, action: ask }\n");
@@ -93,7 +94,8 @@ fn the_runs_behind_a_difference_are_compared_by_the_command_that_is_hinted_at() 
 fn a_replay_from_the_middle_of_a_run_compares_what_follows() {
     let (sandbox, thread) = payer();
     let whole = replay(&sandbox, &thread, &[]).json();
-    let (last, compared) = (whole["version"].as_u64().unwrap(), whole["compared"].as_u64().unwrap());
+    let last = whole["version"].as_u64().unwrap();
+    let compared = whole["compared"].as_u64().unwrap();
     for from in 1..last {
         let report = replay(&sandbox, &thread, &["--from", &from.to_string()]).json();
         assert_eq!((&report["identical"], &report["given"]), (&json!(true), &json!(from + 1)), "{report}");
@@ -119,31 +121,31 @@ fn told(report: &Value) -> Vec<(&str, &Value, &Value)> {
 }
 
 #[test]
-fn what_the_directive_of_today_would_grant_is_said_and_can_be_tried() {
+fn what_the_current_directive_would_grant_is_reported_and_can_be_replayed() {
     let (sandbox, thread) = payer();
     put(&sandbox, ".ai/directives/task.md", &TASK.replace("[tool.pay]", "[]"));
     let report = replay(&sandbox, &thread, &[]).json();
     assert_eq!(report["identical"], true, "a thread keeps what it was born with: {report}");
     let pay = json!(["selvedge.execute.tool.pay"]);
     assert_eq!(told(&report), [("capabilities", &pay, &json!([]))]);
-    let ran = replay(&sandbox, &thread, &["--as-ordered-now"]);
+    let ran = replay(&sandbox, &thread, &["--current-directive"]);
     ran.error_beside_data(1, "replay_diverged");
     let difference = &ran.records()[0]["differences"][0];
     assert_eq!(difference["reason"], "ToolIntentCommitted", "{difference}");
     assert!(difference["now"].to_string().contains("capability_denied"), "{difference}");
     put(&sandbox, ".ai/directives/task.md", TASK);
-    let same = replay(&sandbox, &thread, &["--as-ordered-now"]).json();
+    let same = replay(&sandbox, &thread, &["--current-directive"]).json();
     assert_eq!((&same["identical"], &same["prompt"]), (&json!(true), &json!([])), "{same}");
     fs::remove_file(sandbox.project().join(".ai/directives/task.md")).unwrap();
     let gone = replay(&sandbox, &thread, &[]).json();
     let said = told(&gone);
     assert_eq!((said.len(), said[0].0, said[0].1), (1, "directive", &json!("task")), "{gone}");
     assert!(sandbox.run(&["replay", &thread]).stderr.contains("directive: recorded \"task\""));
-    assert_eq!(replay(&sandbox, &thread, &["--as-ordered-now"]).code, Some(3));
+    assert_eq!(replay(&sandbox, &thread, &["--current-directive"]).code, Some(3));
 }
 
 #[test]
-fn threads_that_started_others_or_handed_themselves_over_are_the_same_again() {
+fn replays_of_threads_with_children_or_handoffs_are_identical() {
     let sandbox = family(&calling(SPAWN), PAYS);
     let parent = thread_of(&sandbox.run(&["run", "parent", "--json"]));
     let script = "turns:\n  - { when: { user: { equals: enough } }, calls: [{ tool: handoff_thread, arguments: {} }] }\n  - { say: I took over., repeat: forever }\n";
@@ -163,7 +165,7 @@ fn threads_that_started_others_or_handed_themselves_over_are_the_same_again() {
 }
 
 #[test]
-fn other_limits_and_a_tool_that_is_gone_are_named_where_they_count() {
+fn changed_limits_and_a_missing_tool_are_reported_where_they_matter() {
     let (sandbox, thread) = payer();
     let limited = replay(&sandbox, &thread, &["--limit", "turns=1"]);
     limited.error_beside_data(1, "replay_diverged");
@@ -177,10 +179,10 @@ fn other_limits_and_a_tool_that_is_gone_are_named_where_they_count() {
 }
 
 #[test]
-fn what_the_model_would_be_told_otherwise_is_said_and_is_no_difference() {
+fn a_changed_prompt_is_reported_and_is_not_a_difference() {
     let (sandbox, thread) = payer();
     put(&sandbox, ".ai/directives/task.md", &TASK.replace("Do it.", "Do it well."));
-    put(&sandbox, ".ai/tools/pay.yaml", &pay("echo ok").replace("Pays.", "Pays somebody."));
+    put(&sandbox, ".ai/tools/pay.yaml", &pay("echo ok").replace("Pays.", "Pays a person."));
     fs::remove_file(sandbox.project().join("script.yaml")).unwrap();
     let report = replay(&sandbox, &thread, &[]).json();
     assert_eq!((&report["identical"], &report["redefined"]), (&json!(true), &json!(["pay"])), "{report}");
@@ -188,7 +190,7 @@ fn what_the_model_would_be_told_otherwise_is_said_and_is_no_difference() {
     let what: Vec<&str> = told.iter().map(|told| told["what"].as_str().unwrap()).collect();
     assert_eq!(what, ["first message", "tool `pay`"]);
     assert_eq!((&told[0]["recorded"], &told[0]["now"]), (&json!("Do it."), &json!("Do it well.")));
-    assert_eq!(told[1]["now"]["description"], "Pays somebody.");
+    assert_eq!(told[1]["now"]["description"], "Pays a person.");
 }
 
 #[test]
@@ -201,7 +203,7 @@ fn a_log_that_is_not_what_was_signed_is_not_replayed() {
 }
 
 #[test]
-fn what_no_engine_decided_is_taken_over() {
+fn changesets_of_other_programs_are_taken_from_the_record() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
     let report = replay(&sandbox, &thread, &[]).json();
@@ -209,5 +211,5 @@ fn what_no_engine_decided_is_taken_over() {
     let screen = sandbox.run(&["replay", &thread]);
     assert!(screen.stdout.starts_with("nothing in "), "{screen:?}");
     replay(&sandbox, &thread, &["--from", "9"]).error(3, "version_not_found");
-    replay(&sandbox, "nobody", &[]).error(3, "thread_not_found");
+    replay(&sandbox, "missing", &[]).error(3, "thread_not_found");
 }

@@ -87,12 +87,12 @@ pub(crate) fn status(sandbox: &Sandbox, thread: &str) -> String {
 }
 
 #[test]
-fn a_run_is_told_as_it_is_committed_and_ends_with_0() {
+fn a_run_is_shown_as_it_is_committed_and_exits_with_0() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let ran = sandbox.run(&RUN);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     let records = ran.records();
-    let told = |kind: &str| records.iter().filter(|record| record["told"] == kind).collect::<Vec<_>>();
+    let told = |kind: &str| records.iter().filter(|record| record["type"] == kind).collect::<Vec<_>>();
     let seqs: Vec<u64> = told("committed").iter().map(|record| record["seq"].as_u64().unwrap()).collect();
     assert!(seqs.is_sorted_by(|one, next| one < next), "{seqs:?}");
     for name in ["thread_id", "version", "reason", "event_type"] {
@@ -102,7 +102,7 @@ fn a_run_is_told_as_it_is_committed_and_ends_with_0() {
     assert!(!told("draft").is_empty() && told("draft").iter().all(|record| record["seq"].is_null()));
     let ended = records.last().unwrap();
     assert_eq!(
-        (&ended["told"], &ended["status"], &ended["run_cost"]["turns"]),
+        (&ended["type"], &ended["status"], &ended["run_cost"]["turns"]),
         (&json!("ended"), &json!("completed"), &json!(2))
     );
     assert!(
@@ -118,7 +118,7 @@ fn a_run_is_told_as_it_is_committed_and_ends_with_0() {
 }
 
 #[test]
-fn people_see_text_calls_results_and_the_end() {
+fn text_output_has_text_calls_results_and_the_end() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let ran = sandbox.run(&RUN[..4]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -132,7 +132,7 @@ fn people_see_text_calls_results_and_the_end() {
 }
 
 #[test]
-fn a_message_starts_a_further_run_also_from_stdin() {
+fn a_message_starts_another_run_also_from_stdin() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let thread = thread_of(&sandbox.run(&RUN));
     let last = |ran: &Ran| ran.records().last().unwrap().clone();
@@ -146,7 +146,7 @@ fn a_message_starts_a_further_run_also_from_stdin() {
 }
 
 #[test]
-fn a_thread_killed_in_the_middle_needs_a_decision_and_goes_on_with_it() {
+fn a_thread_killed_in_the_middle_needs_a_decision_and_continues_with_it() {
     let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
     let thread = killed_in_the_middle(&sandbox);
     let refused = sandbox.run(&["resume", &thread, "--json"]);
@@ -172,9 +172,10 @@ fn a_thread_killed_in_the_middle_needs_a_decision_and_goes_on_with_it() {
 }
 
 #[test]
-fn a_call_that_was_not_done_is_made_and_one_that_nobody_knows_of_is_not() {
+fn a_call_resolved_as_not_done_is_repeated_and_one_resolved_as_unknown_is_not() {
     let sandbox = project(TASK, &pay("[ -e fast ] || sleep 60"), PAY_ONCE);
-    let (first, second) = (killed_in_the_middle(&sandbox), killed_in_the_middle(&sandbox));
+    let first = killed_in_the_middle(&sandbox);
+    let second = killed_in_the_middle(&sandbox);
     put(&sandbox, "fast", "");
     assert!(is_orphaned(&sandbox));
     let asked = sandbox.run(&["settle", "call_1", "--not-done", "--json"]);
@@ -183,7 +184,7 @@ fn a_call_that_was_not_done_is_made_and_one_that_nobody_knows_of_is_not() {
     let mut both = vec![json!(first), json!(second)];
     both.sort_by_key(ToString::to_string);
     assert_eq!(candidates, both);
-    assert!(!is_orphaned(&sandbox), "nobody decides about what still goes on");
+    assert!(!is_orphaned(&sandbox), "no decision is needed while it runs");
     let made = sandbox.run(&["settle", "call_1", "--thread", &first, "--not-done", "--json"]);
     assert_eq!((made.code, paid(&sandbox)), (Some(0), 3), "{made:?}");
     let recorded = sandbox.run(&["settle", "call_1", "--thread", &second, "--unknown", "--no-run", "--json"]);
@@ -192,13 +193,13 @@ fn a_call_that_was_not_done_is_made_and_one_that_nobody_knows_of_is_not() {
 }
 
 #[test]
-fn a_limit_ends_with_8_and_the_thread_goes_on() {
+fn a_limit_exits_with_8_and_the_thread_can_be_resumed() {
     let directive = TASK.replace("permissions", "limits: { turns: 1 }\npermissions");
     let sandbox = project(&directive, &pay("echo ok"), PAY_ONCE);
     let ran = sandbox.run(&RUN);
     let error = ran.error_beside_data(8, "limit_reached");
     assert!(error["hint"].as_str().unwrap().contains("--raise turns="), "{error}");
-    // Without a word from anybody the turns still count.
+    // Without a user message the turns still count.
     assert_eq!(sandbox.run(&["resume", &thread_of(&ran), "--json"]).code, Some(8));
     let sent = sandbox.run(&["send", &thread_of(&ran), "go on", "--json"]);
     assert_eq!((sent.code, paid(&sandbox)), (Some(0), 1), "{sent:?}");
@@ -241,7 +242,7 @@ fn a_run_is_cancelled_from_another_process() {
 }
 
 #[test]
-fn a_thread_that_waits_is_cancelled_at_once() {
+fn a_suspended_thread_is_cancelled_at_once() {
     let sandbox = project(TASK, &pay("sleep 60"), PAY_ONCE);
     let thread = killed_in_the_middle(&sandbox);
     assert!(is_orphaned(&sandbox), "a tool that may run at most once outlives its engine");
@@ -269,7 +270,7 @@ pub(crate) fn capabilities(sandbox: &Sandbox, thread: &str) -> PathBuf {
 }
 
 #[test]
-fn what_a_thread_may_call_is_written_once_and_signed() {
+fn the_capabilities_page_is_written_once_and_signed() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let thread = thread_of(&sandbox.run(&RUN));
     let file = capabilities(&sandbox, &thread);
@@ -289,9 +290,9 @@ fn what_a_thread_may_call_is_written_once_and_signed() {
     put(&sandbox, ".ai/tools/pay.yaml", &pay("echo better"));
     sandbox.run(&["send", &thread, "again"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), written);
-    // One that was taken away is written anew, and that is said, once.
+    // A deleted page is written again, with one notice.
     fs::remove_file(&file).unwrap();
-    let word = format!("`capabilities.md` of `{thread}` was not there any more");
+    let word = format!("`capabilities.md` of `{thread}` was missing");
     let ran = sandbox.run(&["send", &thread, "and again"]);
     assert_eq!((ran.code, ran.stderr.matches(&word).count()), (Some(0), 1), "{ran:?}");
     assert!(!sandbox.run(&["send", &thread, "once more"]).stderr.contains(&word));
@@ -301,7 +302,7 @@ fn what_a_thread_may_call_is_written_once_and_signed() {
 }
 
 #[test]
-fn a_tool_that_cannot_be_used_keeps_nobody_from_the_others() {
+fn an_invalid_tool_does_not_affect_the_others() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     put(&sandbox, ".ai/tools/broken.yaml", "name: [\n");
     let ran = sandbox.run(&RUN);
@@ -310,7 +311,7 @@ fn a_tool_that_cannot_be_used_keeps_nobody_from_the_others() {
 }
 
 #[test]
-fn a_secret_that_was_typed_in_the_wrong_place_is_not_said_again() {
+fn a_secret_in_the_wrong_place_of_the_command_line_is_not_repeated() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     let key = "sk-live-0123456789abcdef0123";
     for args in [
@@ -346,7 +347,7 @@ fn a_call_that_is_not_allowed_is_denied_and_recorded() {
 }
 
 #[test]
-fn a_run_that_owes_outputs_and_gives_none_is_completed_with_errors() {
+fn a_run_without_its_required_outputs_is_completed_with_errors() {
     let directive = TASK.replace("permissions", "outputs: [{ name: receipt, required: true }]\npermissions");
     let sandbox = project(&directive, &pay("echo ok"), PAY_ONCE);
     let ran = sandbox.run(&RUN);
@@ -355,7 +356,7 @@ fn a_run_that_owes_outputs_and_gives_none_is_completed_with_errors() {
 }
 
 #[test]
-fn a_script_outside_the_project_is_refused_also_behind_a_link() {
+fn a_script_outside_the_project_is_refused_also_through_a_link() {
     let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
     fs::write(sandbox.project().parent().unwrap().join("out.yaml"), PAY_ONCE).unwrap();
     std::os::unix::fs::symlink("../out.yaml", sandbox.project().join("link.yaml")).unwrap();
@@ -376,7 +377,7 @@ fn a_project_can_ask_for_signatures_and_a_bad_setting_is_named() {
 
 /// Nothing was said of it until the thread ran again.
 #[test]
-fn doctor_misses_what_was_written_down_of_what_a_thread_may_call() {
+fn doctor_reports_a_missing_capabilities_page() {
     let sandbox = project(TASK, &pay("echo ok"), "turns:\n  - { say: Done., repeat: forever }\n");
     let thread = thread_of(&sandbox.run(&RUN));
     assert_eq!(sandbox.run(&["doctor", "--json"]).code, Some(0));
@@ -393,25 +394,27 @@ fn doctor_misses_what_was_written_down_of_what_a_thread_may_call() {
 
 /// How a thread ended had seven forms: each command and each tool of an agent had names and fields of its own.
 #[test]
-fn how_a_thread_ended_is_the_same_object_wherever_it_is_asked_for() {
+fn an_outcome_is_the_same_object_in_every_command() {
     let sandbox = project(TASK, &pay("true"), PAY_ONCE);
     let ran = sandbox.run(&RUN);
     let mut ended = ran.records().pop().unwrap();
-    assert_eq!(ended.as_object_mut().unwrap().remove("told"), Some(json!("ended")));
+    assert_eq!(ended.as_object_mut().unwrap().remove("type"), Some(json!("ended")));
     assert_eq!((&ended["status"], &ended["result"]), (&json!("completed"), &json!("Done.")), "{ended}");
     let thread = thread_of(&ran);
     let waited = sandbox.run(&["wait", &thread, "--json"]).json();
     assert_eq!(waited["results"][&thread], ended);
     assert_eq!(sandbox.run(&["thread", "show", &thread, "--json"]).json()["outcome"], ended);
     let tree = sandbox.run(&["tree", &thread, "--json"]).json();
-    for (name, value) in tree.as_object().unwrap() {
-        assert!(["chain", "children", "truncated"].contains(&name.as_str()) || ended[name] == *value, "{name}: {tree}");
+    let mut shown = tree.as_object().unwrap().clone();
+    for more in ["chain", "children", "truncated"] {
+        shown.remove(more);
     }
+    assert_eq!(Value::Object(shown), ended);
 }
 
 /// A program that did not hear the answer of a run could only run it again.
 #[test]
-fn a_run_that_is_repeated_under_its_key_creates_no_second_thread_and_is_answered_with_the_first() {
+fn a_run_with_a_used_key_creates_no_second_thread_and_returns_the_first_outcome() {
     let sandbox = project(TASK, &pay("true"), PAY_ONCE);
     let run = |key: &str| sandbox.run(&[&RUN[..], &["--key", key]].concat());
     let first = run("today");

@@ -34,7 +34,7 @@ fn many_turns() -> Sandbox {
     sandbox
 }
 
-/// Runs to the end while nobody reads; then somebody does.
+/// Runs to the end without a reader of stdout, and reads it then.
 fn read_late(sandbox: &Sandbox, more: &[&str]) -> (String, Ran) {
     let limits =
         ["run", "task", "--model", "scripted:script.yaml", "--limit", "turns=1000", "--limit", "tokens=100000000"];
@@ -62,19 +62,19 @@ fn every_committed_event_is_read_once_and_in_order() {
     let seqs = |records: &[Value], fits: &dyn Fn(&Value) -> bool| -> Vec<u64> {
         records.iter().filter(|record| fits(record)).filter_map(|record| record["seq"].as_u64()).collect()
     };
-    let shown = seqs(&records, &|record| record["told"] == "committed");
+    let shown = seqs(&records, &|record| record["type"] == "committed");
     // What it was born with was committed before it ran.
     let log = sandbox.run(&["log", &thread, "--json"]).records();
     let logged =
         seqs(&log, &|line| line["event_type"] != "checkpoint" && line["seq"].as_u64() >= shown.first().copied());
     assert_eq!(shown, logged);
-    let missed: Vec<_> = records.iter().filter(|record| record["told"] == "missed").collect();
+    let missed: Vec<_> = records.iter().filter(|record| record["type"] == "missed").collect();
     assert!(!missed.is_empty() && missed.iter().all(|record| record["drafts"].is_number()), "{missed:?}");
-    assert_eq!(records.last().unwrap()["told"], "ended");
+    assert_eq!(records.last().unwrap()["type"], "ended");
 }
 
 #[test]
-fn people_see_every_answer_whole() {
+fn text_output_has_every_answer_whole() {
     let sandbox = many_turns();
     let (_, ran) = read_late(&sandbox, &[]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::Sandbox;
 
 #[test]
-fn the_state_of_every_version_can_be_asked_for() {
+fn the_state_of_every_version_can_be_shown() {
     let (sandbox, thread) = Sandbox::with_thread();
     let set = |value: u64| {
         format!(

@@ -1,4 +1,4 @@
-//! Stores in all kinds of trouble: a clear error each, and nothing written elsewhere.
+//! Damaged and unusable stores: a clear error each, and nothing written elsewhere.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -28,7 +28,7 @@ fn a_missing_database_is_never_a_fresh_start() {
 }
 
 #[test]
-fn a_corrupt_database_is_said_to_be_one() {
+fn a_corrupt_database_is_reported_as_corrupt() {
     let (sandbox, _) = Sandbox::with_thread();
     for name in ["registry.db", "registry.db-wal", "registry.db-shm"] {
         let path = sandbox.threads().join(name);
@@ -91,22 +91,22 @@ fn after_a_crash() -> Option<(Sandbox, String)> {
 }
 
 #[test]
-fn what_a_crash_left_is_healed_for_readers_and_mended_and_said_for_writers() {
+fn pending_writes_of_a_crash_are_visible_to_readers_and_completed_by_writers() {
     let (sandbox, thread) =
         (0..20).find_map(|_| after_a_crash()).expect("the redo outlives its commit at least sometimes");
     let verdict = sandbox.run(&["verify", &thread, "--json"]).json();
-    assert!(verdict["healed_bytes"].as_u64().unwrap() > 0 && verdict["unchanged_up_to"] == 1, "{verdict}");
-    assert!(sandbox.run(&["verify", &thread]).stdout.contains("healed: "));
+    assert!(verdict["pending_bytes"].as_u64().unwrap() > 0 && verdict["unchanged_up_to"] == 1, "{verdict}");
+    assert!(sandbox.run(&["verify", &thread]).stdout.contains("pending: "));
     assert_eq!(sandbox.run(&["state", &thread, "--json"]).json()["version"], 1);
     let ran = sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], HELLO.as_bytes());
     assert_eq!(ran.json()["version"], 2);
     let notice: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
     assert!(notice["notice"]["message"].as_str().unwrap().contains("after a crash: "), "{ran:?}");
-    assert_eq!(sandbox.run(&["verify", &thread, "--json"]).json()["healed_bytes"], 0);
+    assert_eq!(sandbox.run(&["verify", &thread, "--json"]).json()["pending_bytes"], 0);
 }
 
 #[test]
-fn a_disk_that_takes_no_more_fails_and_says_so() {
+fn a_full_disk_is_reported() {
     let (sandbox, _) = Sandbox::with_thread();
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = sandbox.command(&["thread", "list"]).stdout(full).output().unwrap();

@@ -346,7 +346,8 @@ struct After {
 impl After {
     /// Runs the commands: some that write and run, some that look, and what is left once the database is derived from the logs.
     fn of(world: &World, other: &Sandbox) -> Self {
-        let (ann, task) = (world.ann.as_str(), world.task.as_str());
+        let ann = world.ann.as_str();
+        let task = world.task.as_str();
         let mut ran: Vec<Ran> = Vec::new();
         let mut run = |args: &[&str], input: &str| {
             ran.push(other.run_with(args, input.as_bytes()));
@@ -367,9 +368,11 @@ impl After {
         run(&["budget", task, "--verify", "--json"], "");
         let audit = ran.last().map(|ran| ran.stdout.clone()).unwrap_or_default();
         let audit: Value = serde_json::from_str(audit.lines().next().unwrap_or("null")).unwrap_or_default();
-        let (mut added, mut is_whole) = (Vec::new(), true);
+        let mut added = Vec::new();
+        let mut is_whole = true;
         for thread in [ann, task] {
-            let (before, now) = (log(&world.sandbox, thread), log(other, thread));
+            let before = log(&world.sandbox, thread);
+            let now = log(other, thread);
             match now.strip_prefix(before.as_str()) {
                 Some(new) => added.extend(new.lines().map(|line| serde_json::from_str::<Value>(line).unwrap())),
                 None => is_whole = false,
@@ -435,7 +438,8 @@ fn try_table(table: &str) {
     let control = world.changed(&|_| true).map(|same| After::of(&world, &same)).unwrap();
     assert_eq!(control.broken(&control, Class::Hint), [] as [String; 0], "{:#?}", control.ran);
     assert!(!control.named().contains("exit code 6"), "nothing was changed: {:#?}", control.ran);
-    let (mut tried, mut failures) = (0, Vec::new());
+    let mut tried = 0;
+    let mut failures = Vec::new();
     for change in changes {
         let column = match &change {
             Change::Value { column } | Change::Swap { column } => Some(column.clone()),
@@ -519,7 +523,7 @@ const TOGETHER: [&[Together]; 9] = {
 /// A request that was removed with its older inbox, and an account that was put back while the thread that posted to it was removed, were
 /// lost without a word.
 #[test]
-fn rows_of_several_tables_that_are_put_back_together_are_named() {
+fn older_rows_of_several_tables_that_fit_each_other_are_detected() {
     let world = World::new();
     let columns = columns(&world);
     let control = world.changed(&|_| true).map(|same| After::of(&world, &same)).unwrap();

@@ -8,7 +8,7 @@ use selvedge_store::{Acquire, Leases};
 use crate::support::{HELLO, Sandbox};
 
 #[test]
-fn new_prints_the_id_for_people_and_more_for_programs() {
+fn new_prints_the_id_as_text_and_more_as_json() {
     let sandbox = Sandbox::new();
     let ran = sandbox.run(&["thread", "new", "--agent", "scribe"]);
     let id = ran.stdout.trim_end();
@@ -19,7 +19,7 @@ fn new_prints_the_id_for_people_and_more_for_programs() {
 }
 
 #[test]
-fn what_new_was_told_is_what_show_shows() {
+fn show_shows_the_options_of_new() {
     let sandbox = Sandbox::new();
     let parent = sandbox.new_thread("scribe");
     let short = &parent[..parent.len() - 4];
@@ -80,7 +80,7 @@ fn an_id_that_is_taken_is_a_conflict() {
 }
 
 #[test]
-fn any_unique_beginning_of_the_id_or_its_hex_will_do() {
+fn any_unique_prefix_of_the_id_or_its_hex_suffix_names_a_thread() {
     let sandbox = Sandbox::new();
     for id in ["scribe-aaaaaaaaaaaa", "scribe-aaaabbbbbbbb", "other-cccccccccccc"] {
         sandbox.run(&["thread", "new", "--agent", "scribe", "--id", id]);
@@ -165,7 +165,7 @@ fn rename_queues_a_request_for_the_process_that_holds_the_thread() {
 }
 
 #[test]
-fn delete_needs_a_yes_and_is_for_good() {
+fn delete_needs_confirmation_and_is_permanent() {
     let (sandbox, thread) = Sandbox::with_thread();
     let error = sandbox.run(&["thread", "delete", &thread, "--json"]).error(2, "usage");
     assert!(error["hint"].as_str().unwrap().contains("--yes"));

@@ -1,4 +1,4 @@
-//! `selvedge verify`: good logs, damaged ones, and what is said of them.
+//! `selvedge verify`: verdicts on good and damaged logs.
 
 use std::fs;
 
@@ -42,7 +42,7 @@ fn a_good_log_is_proven_up_to_a_version_by_a_key_and_no_further() {
         (&true.into(), &3.into(), &"sound".into())
     );
     assert_eq!((&record["signers"][0]["owner"], &record["signers"][0]["checkpoints"]), (&"self".into(), &4.into()));
-    assert_eq!(record["remembered_by"][0], serde_json::json!({ "by": "the database", "version": 3 }));
+    assert_eq!(record["named_by"][0], serde_json::json!({ "by": "the database", "version": 3 }));
     assert_eq!(record["does_not_prove"].as_array().unwrap().len(), 3);
     let text = sandbox.run(&["verify", &thread]).stdout;
     assert!(
@@ -56,7 +56,7 @@ fn a_good_log_is_proven_up_to_a_version_by_a_key_and_no_further() {
 }
 
 #[test]
-fn explain_shows_every_signed_statement() {
+fn explain_shows_every_signed_checkpoint() {
     let (sandbox, thread) = with_log();
     let record = sandbox.run(&["verify", &thread, "--explain", "--json"]).json();
     let statements = record["statements"].as_array().unwrap();
@@ -87,13 +87,13 @@ fn a_flipped_byte_is_named_by_file_line_byte_and_version() {
 }
 
 #[test]
-fn foreign_bytes_are_counted_and_what_is_before_them_holds() {
+fn unsigned_bytes_are_counted_and_the_log_before_them_is_valid() {
     let (sandbox, thread) = with_log();
     damage(&sandbox, &thread, |bytes| bytes.extend(b"{\"seq\":"));
     let record = verdict(&sandbox, &thread, "foreign_bytes");
     assert_eq!((&record["unchanged_up_to"], &record["foreign_bytes"]), (&3.into(), &7.into()));
     let text = sandbox.run(&["verify", &thread]).stdout;
-    assert!(text.contains("unchanged up to version 3") && text.contains("7 foreign bytes"), "{text}");
+    assert!(text.contains("unchanged up to version 3") && text.contains("7 unsigned bytes"), "{text}");
     // The next append puts them aside and says so in the log.
     assert_eq!(sandbox.append(&thread, "3", HELLO), 4);
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
@@ -101,7 +101,7 @@ fn foreign_bytes_are_counted_and_what_is_before_them_holds() {
 }
 
 #[test]
-fn a_log_that_was_cut_is_truncated_however_well_signed_the_rest() {
+fn a_cut_log_is_reported_as_truncated_even_if_the_rest_is_signed() {
     let (sandbox, thread) = with_log();
     damage(&sandbox, &thread, |bytes| {
         let text = String::from_utf8(bytes.clone()).unwrap();
@@ -114,7 +114,7 @@ fn a_log_that_was_cut_is_truncated_however_well_signed_the_rest() {
 }
 
 #[test]
-fn one_bad_log_among_good_ones_is_named_and_decides() {
+fn one_bad_log_among_good_ones_is_reported_and_sets_the_exit_code() {
     let (sandbox, bad) = with_log();
     let good = sandbox.new_thread("scribe");
     damage(&sandbox, &bad, |bytes| bytes[20] ^= 1);
@@ -139,9 +139,10 @@ fn threads_or_all_must_be_named_and_not_both() {
 
 /// Two logs of one batch; one of them and the database are set back to before it.
 #[test]
-fn a_batch_mate_remembers_what_the_database_forgot() {
+fn a_log_of_the_same_batch_reveals_an_older_database() {
     let sandbox = Sandbox::new();
-    let (ann, bob) = (sandbox.new_thread("ann"), sandbox.new_thread("bob"));
+    let ann = sandbox.new_thread("ann");
+    let bob = sandbox.new_thread("bob");
     let before = sandbox.root().join("before");
     copy(&sandbox.threads(), &before);
     let store = sandbox.open();
@@ -165,9 +166,9 @@ fn a_batch_mate_remembers_what_the_database_forgot() {
     assert!(codes.contains(&(ann.as_str().into(), "database_behind".into())), "{codes:?}");
 }
 
-/// It waited for somebody to write to the pipe.
+/// It waited for a writer of the pipe.
 #[test]
-fn a_pipe_where_a_file_is_named_is_refused_and_not_waited_for() {
+fn a_pipe_in_place_of_a_file_is_refused_without_waiting() {
     let sandbox = Sandbox::new();
     let pipe = sandbox.root().join("pipe.tar");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

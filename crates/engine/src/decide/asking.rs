@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use selvedge_log::hash::sha256;
 use selvedge_model::answer::{Answer, Usage};
 use selvedge_model::event::{ManifestChanged, TurnUsage};
 use selvedge_model::limits::Cost;
@@ -13,7 +14,7 @@ use crate::approval;
 use crate::assignment::{Assignment, Permission};
 use crate::decide::ending::{self, EndReason, Failed};
 use crate::decide::money::{Bid, Hold, Settled, Spent};
-use crate::decide::{Commit, Live, Look, Rules, Step, With, context};
+use crate::decide::{Commit, Live, Look, Rules, Step, With, calls, context};
 use crate::fold::Fold;
 use crate::held::Delta;
 
@@ -36,6 +37,8 @@ pub(crate) struct Turn {
     settled: Option<Settled>,
     /// The result of the attempt.
     reply: Option<Result<Box<Answer>, ModelError>>,
+    /// The partial texts of earlier attempts that were cut off, with the number of the attempt.
+    cut: Vec<(u32, String)>,
     /// Whether the pause before the next attempt is over.
     pub(crate) is_rested: bool,
     /// The usage of all attempts.
@@ -67,6 +70,7 @@ impl Turn {
             hold: None,
             settled: None,
             reply: None,
+            cut: Vec::new(),
             is_rested: false,
             used: Used::default(),
         }
@@ -76,16 +80,9 @@ impl Turn {
     fn next_attempt(&self) -> Self {
         let is_refused = matches!(self.reply, Some(Err(ModelError::SessionRefused { .. })));
         let session = self.session.clone().filter(|_| !is_refused);
-        let settled = self.settled.clone();
-        Self {
-            session,
-            attempts: self.attempts + 1,
-            hold: None,
-            settled,
-            reply: None,
-            is_rested: false,
-            ..self.clone()
-        }
+        let mut next = self.clone();
+        next.cut.extend(self.partial().map(|text| (self.attempts, text)));
+        Self { session, attempts: self.attempts + 1, hold: None, reply: None, is_rested: false, ..next }
     }
 
     /// Adds the result of the attempt.
@@ -110,6 +107,16 @@ impl Turn {
             Err(_) => {}
         }
         self.reply = Some(reply);
+    }
+
+    /// The partial text of an attempt that was cut off or stopped.
+    fn partial(&self) -> Option<String> {
+        let partial = match self.error()? {
+            ModelError::Cut { partial, .. } | ModelError::Stopped { partial, .. } => partial,
+            _ => return None,
+        };
+        let text = Message { content: partial.clone(), ..Message::text(Role::Assistant, "") }.plain_text();
+        (!text.is_empty()).then_some(text)
     }
 
     /// Whether the provider charged more than its bound.
@@ -195,14 +202,24 @@ pub(crate) enum Retry {
 }
 
 /// What follows attempt number `attempt`, counted from one, that failed with this error.
-pub(crate) fn retry(rules: &Assignment, error: &ModelError, attempt: u32, has_session: bool) -> Retry {
+///
+/// `spread` distributes the waits of threads that failed at the same time.
+pub(crate) fn retry(rules: &Assignment, error: &ModelError, attempt: u32, has_session: bool, spread: u64) -> Retry {
+    let after = |asked| Retry::After(rules.patience.wait_after(attempt, asked, spread));
     match error {
         ModelError::SessionRefused { .. } if has_session => Retry::WithoutSession,
         error if !is_retryable(rules, error) => Retry::Never,
         _ if attempt >= rules.patience.attempts_max => Retry::Exhausted,
-        ModelError::Cut { .. } => Retry::After(rules.patience.wait_after(attempt, None)),
-        error => Retry::After(rules.patience.wait_after(attempt, error.retry_after())),
+        ModelError::Cut { .. } => after(None),
+        error => after(error.retry_after()),
     }
+}
+
+/// A number that differs between threads, turns and attempts, and is the same in a replay.
+fn spread(fold: &Fold, attempt: u32) -> u64 {
+    let head = &fold.head;
+    let digest = sha256(format!("{}:{}:{attempt}", head.log_id, head.version).as_bytes());
+    digest.0.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 /// Whether a retry may help: the configured classes override the provider's classification.
@@ -222,8 +239,14 @@ pub(super) fn under_way(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step>
         Some(Err(error)) => error,
     };
     let stopped = || ending::stopped(fold, live, rules);
-    let why = match retry(rules, error, turn.attempts, turn.session.is_some()) {
+    let spread = spread(fold, turn.attempts);
+    let why = match retry(rules, error, turn.attempts, turn.session.is_some(), spread) {
         _ if matches!(error, ModelError::Stopped { .. }) => stopped().unwrap_or(EndReason::Stopped(Stop::Cancelled)),
+        // A successor begins with a shorter conversation.
+        Retry::Never if matches!(error, ModelError::ContextTooLong { .. }) => match stopped() {
+            Some(stopped) => stopped,
+            None => return Some(context::too_long(fold, live, rules)),
+        },
         Retry::Never => EndReason::Failed(Failed::of_model(error)),
         // A thread that is to stop is not suspended.
         Retry::Exhausted => stopped().unwrap_or_else(|| EndReason::Exhausted(Failed::of_model(error))),
@@ -271,16 +294,15 @@ fn answered(fold: &Fold, live: &Live, rules: &Rules, turn: &Turn) -> Step {
     Commit { is_overcharged, ..Commit::of(live, Reason::AssistantTurnCommitted, delta) }.step()
 }
 
-/// Adds the result of a turn to a delta: its cost, its usage, and its answer, if there is one. The partial text of a stopped model is kept
-/// as an event and not as a message.
+/// Adds the result of a turn to a delta: its cost, its usage, and its answer, if there is one. Partial texts of attempts that were cut off
+/// or stopped are kept as events and not as messages: they are never sent back.
 pub(super) fn add(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules, turn: &Turn) {
     delta.postings.extend(turn.settled.as_ref().map(Settled::posting));
-    if let Some(ModelError::Stopped { partial, .. }) = turn.error() {
-        let text = Message { content: partial.clone(), ..Message::text(Role::Assistant, "") }.plain_text();
-        if !text.is_empty() {
-            let fields = [("partial_cognition".to_owned(), json!({"text": text}))];
-            delta.events.push(Event::ContextInjected(fields.into_iter().collect()));
-        }
+    let replaced = turn.cut.iter().map(|(attempt, text)| json!({"text": text, "attempt": attempt}));
+    let last = turn.partial().map(|text| json!({"text": text}));
+    for partial in replaced.chain(last) {
+        let fields = [("partial_cognition".to_owned(), partial)];
+        delta.events.push(Event::ContextInjected(fields.into_iter().collect()));
     }
     delta.events.push(Event::Usage(turn.usage(fold, live, rules)));
     let Some(answer) = turn.answer() else { return };
@@ -300,6 +322,8 @@ fn asks(fold: &Fold, live: &Live, rules: &Rules, answer: &Message) -> Vec<Event>
         Block::ToolCall { id, name, arguments, .. } => Some((id, name, arguments)),
         _ => None,
     });
+    // A call with malformed arguments is not made, so it needs no approval.
+    let calls = calls.filter(|(_, _, arguments)| calls::malformed(arguments).is_none());
     let asks = calls.filter_map(|(id, name, arguments)| {
         let tool = rules.tool(name)?;
         let Permission::Ask(asking) = (rules.gate)(tool.spec(), arguments) else { return None };

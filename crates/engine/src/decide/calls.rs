@@ -29,6 +29,12 @@ use crate::fold::Fold;
 use crate::held::Delta;
 use crate::spawn::spawned;
 
+/// The most calls that are made ready, and run, at the same time.
+pub(super) const AT_ONCE_MAX: usize = 64;
+
+/// How many characters of malformed arguments are shown to the model.
+const MALFORMED_SHOWN: usize = 200;
+
 /// A call without a result, and what it needs.
 #[derive(Debug)]
 pub(crate) struct Planned {
@@ -234,10 +240,16 @@ pub(super) fn next(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step> {
         return Some(Step::Look(Look::Inbox));
     }
     let is_asked = planned.iter().any(|call| matches!(call.plan, Plan::AwaitApproval(_)));
+    let mut made = 0;
     planned.retain(|call| match &call.plan {
         Plan::Make(_) if live.stop.is_some() => false,
         // An approved call waits for the undecided ones; it stays approved.
-        Plan::Make(ready) => !(is_asked && rules.wait == Wait::All && ready.by_approval),
+        Plan::Make(ready) if is_asked && rules.wait == Wait::All && ready.by_approval => false,
+        // Each call that is ready may have a process and descriptors: the others follow as these end.
+        Plan::Make(_) => {
+            made += 1;
+            made <= AT_ONCE_MAX
+        }
         _ => true,
     });
     let is_due = |call: &Planned| match &call.plan {
@@ -298,6 +310,11 @@ pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Rules, open: &OpenCall) -> 
         return Plan::Answer(answer, None);
     }
     let intent = known.and_then(|known| known.intent.as_ref());
+    if let Some(written) = malformed(&open.arguments).filter(|_| intent.is_none()) {
+        let text =
+            format!("the arguments of this call are not a JSON object: {written}; make it again with valid JSON");
+        return Plan::Answer(Output::error(text), None);
+    }
     let Some(tool) = rules.tool(&open.name) else {
         let text = match intent {
             None => format!("there is no tool `{}`", open.name),
@@ -325,17 +342,18 @@ pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Rules, open: &OpenCall) -> 
     let child = known.and_then(|known| known.child.clone());
     let redefined = by_approval && approval::was_redefined(known);
     let ready = Ready { tool: tool.clone(), call, changed_by, by_approval, redefined, child };
-    let plan = match (intent, live.findings.get(&open.id)) {
-        (_, Some(CallFinding::Limited(suspended))) => return Plan::Limited(suspended.clone()),
-        (None, _) => Plan::Make(ready),
-        (Some(_), Some(CallFinding::Done(output))) => Plan::Answer(ready.annotated(output.clone()), None),
-        (Some(_), Some(CallFinding::NotDone)) => Plan::Make(ready),
-        (Some(_), Some(CallFinding::Unknown)) if open.suspends() => Plan::Unknown,
-        (Some(_), Some(CallFinding::Unknown)) => {
-            Plan::Answer(Output::error("the outcome of this call is unknown"), None)
-        }
-        (Some(intent), None) => {
-            let process = intent.process.clone().filter(|_| ready.child.is_none());
+    // A call that may run more than once is made again, whatever became of it.
+    let is_uncertain = known.is_some_and(|known| known.uncertain) && tool.spec().class == EffectClass::AtMostOnce;
+    let may_have_run = intent.is_some() || is_uncertain;
+    let plan = match live.findings.get(&open.id) {
+        Some(CallFinding::Limited(suspended)) => return Plan::Limited(suspended.clone()),
+        _ if !may_have_run => Plan::Make(ready),
+        Some(CallFinding::Done(output)) => Plan::Answer(ready.annotated(output.clone()), None),
+        Some(CallFinding::NotDone) => Plan::Make(ready),
+        Some(CallFinding::Unknown) if open.suspends() => Plan::Unknown,
+        Some(CallFinding::Unknown) => Plan::Answer(Output::error("the outcome of this call is unknown"), None),
+        None => {
+            let process = intent.and_then(|intent| intent.process.clone()).filter(|_| ready.child.is_none());
             // A child that exists was spawned, whatever a decision says.
             let is_undone = known.is_some_and(is_not_done) && ready.child.is_none();
             if is_undone && process.is_none() {
@@ -386,6 +404,11 @@ fn permitted(
         }
     };
     ControlFlow::Break(Plan::AwaitApproval(ask))
+}
+
+/// The beginning of arguments that are not JSON, as the model wrote them.
+pub(super) fn malformed(arguments: &Value) -> Option<String> {
+    arguments.as_str().map(|written| written.chars().take(MALFORMED_SHOWN).collect())
 }
 
 /// The idempotency key of a call: the same for every dispatch, in every process.

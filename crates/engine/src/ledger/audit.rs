@@ -1,12 +1,14 @@
 //! A tree of accounts, by the database and by the signed logs alone.
 //!
 //! The threads of a tree are found by their links; each log is read with every signature verified, and its records are posted again. If
-//! something is missing then, every other log of the store is read as well: a posting is in the log of the thread that made it. Postings of
-//! a deleted log are gone; that is reported, and not a flaw, if the signed tombstone of the log names them and no other log contradicts it.
+//! something is missing then, every other log of the store is read as well: a posting is in the log of the thread that made it. Postings may
+//! be gone for a reason that the store knows ([`Gone`]); that is reported, and not a flaw, but what follows them can't be checked.
 //! Finally the result is compared with the database. Nothing is written.
 //!
 //! Postings may be made to a tree meanwhile. All accounts of a [`Tree`] are of one moment, and the logs are read after it, so they have every
 //! posting of that moment and perhaps later ones; those are left out, by the versions of their accounts.
+
+mod gone;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,10 +19,12 @@ use selvedge_log::scan::{Scanner, Signatures, examine};
 use selvedge_model::account::replay::{Buried, Flaw, History, Replayed, Seen, replay_without, unburied};
 use selvedge_model::account::{Account, AccountId, Record, Reservation};
 use selvedge_model::{Event, ThreadId};
-use selvedge_store::{Error, Filter, Result, Store, Summary};
+use selvedge_store::{Error, Filter, Result, Store};
 
 use crate::chain;
 use crate::ledger::differences::{differences, other_parent};
+pub use gone::{Cause, Gone, cause};
+use gone::{deleted, not_here};
 
 /// A tree of accounts and the threads that spend from them.
 #[derive(Clone, Debug, Default)]
@@ -53,36 +57,18 @@ pub struct Audit {
     pub logs: usize,
     /// The accounts, by the logs.
     pub accounts: BTreeMap<AccountId, History>,
-    /// What can't be computed any more, because it was in logs that were deleted.
+    /// How many postings were read and could not be posted again, because others before them are gone or wrong.
+    pub unposted: u64,
+    /// What can't be computed, because it was in logs that were deleted, in lost versions, or in logs that are not here.
     pub gone: Vec<Gone>,
     /// The discrepancies.
     pub found: Vec<Found>,
 }
 
-/// Postings of a log that was deleted, by its signed tombstone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gone {
-    /// The thread that was deleted.
-    pub thread: ThreadId,
-    /// The postings; none if the tombstone is too old to name them.
-    pub postings: Option<Buried>,
-}
-
-impl fmt::Display for Gone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { thread, postings } = self;
-        match postings {
-            Some(Buried { account, from, to }) if from == to => {
-                write!(f, "account `{account}`: posting {from} was in the log of `{thread}`, which was deleted")
-            }
-            Some(Buried { account, from, to }) => {
-                write!(
-                    f,
-                    "account `{account}`: postings {from} to {to} were in the log of `{thread}`, which was deleted"
-                )
-            }
-            None => write!(f, "the log of `{thread}` was deleted, and its tombstone does not name its postings"),
-        }
+impl Audit {
+    /// Whether every posting was posted again without a discrepancy.
+    pub fn is_complete(&self) -> bool {
+        self.found.is_empty() && self.gone.is_empty()
     }
 }
 
@@ -183,22 +169,21 @@ pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
     let read = BTreeSet::new();
     let mut reader = Reader { store, trust, seen: Vec::new(), lost: Vec::new(), read, found: Vec::new() };
     let roots: Vec<_> = tree.accounts.iter().map(|branch| branch.account.id.clone()).collect();
-    let gone = gone(store, &roots)?;
+    let deleted = deleted(store, &roots)?;
     for thread in below(store, roots)? {
         reader.read(&thread)?;
     }
-    let mut extent = reader.extent(tree)?;
-    let mut buried = reader.buried(&gone, &extent);
-    let mut replayed = reader.replay(&extent, &buried);
-    if replayed.flaws.iter().any(|flaw| matches!(flaw, Flaw::Missing { .. })) || reader.lacks_postings(tree, &buried) {
+    let mut books = reader.books(tree, &deleted)?;
+    if books.replayed.flaws.iter().any(|flaw| matches!(flaw, Flaw::Missing { .. }))
+        || books.is_partly_elsewhere()
+        || reader.lacks_postings(tree, &books.buried)
+    {
         for thread in every_thread(store)? {
             reader.read(&thread)?;
         }
-        extent = reader.extent(tree)?;
-        buried = reader.buried(&gone, &extent);
-        replayed = reader.replay(&extent, &buried);
+        books = reader.books(tree, &deleted)?;
     }
-    let Replayed { accounts, flaws } = replayed;
+    let Books { gone, buried, replayed: Replayed { accounts, flaws, unposted } } = books;
     let mut found = std::mem::take(&mut reader.found);
     found.extend(flaws.into_iter().map(Found::Records));
     found.extend(gone.iter().filter_map(|gone| reader.contradicts(gone)));
@@ -216,37 +201,24 @@ pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
         };
         found.push(Found::Database { account: id.clone(), why });
     }
-    Ok(Audit { logs: reader.read.len(), accounts, gone, found })
+    Ok(Audit { logs: reader.read.len(), accounts, unposted, gone, found })
 }
 
 /// The accounts to check, each with the last of its postings that counts.
 type Extent = BTreeMap<AccountId, u64>;
 
-/// What was deleted of these chains, by the signed tombstones.
-fn gone(store: &dyn Store, roots: &[AccountId]) -> Result<Vec<Gone>> {
-    let mut gone = Vec::new();
-    for root in roots {
-        for (Summary { manifest, .. }, is_deleted) in chain::walk(store, root)? {
-            let tombstone = if is_deleted { store.tombstone(&manifest.thread_id)? } else { None };
-            let Some(tombstone) = tombstone else { continue };
-            let one = |postings| Gone { thread: manifest.thread_id.clone(), postings };
-            match tombstone.postings {
-                Some(postings) => gone.extend(postings.into_iter().map(|postings| one(Some(postings)))),
-                None => gone.push(one(None)),
-            }
-        }
-    }
-    Ok(gone)
+/// What the records that were read make of a tree.
+struct Books {
+    gone: Vec<Gone>,
+    buried: Vec<Buried>,
+    replayed: Replayed,
 }
 
-/// The postings that are gone; a tombstone that is too old to name them may mean any of these accounts.
-fn buried(gone: &[Gone], extent: &Extent) -> Vec<Buried> {
-    let any = |account: &AccountId| Buried { account: account.clone(), from: 1, to: u64::MAX };
-    let one = |gone: &Gone| match &gone.postings {
-        Some(postings) => vec![postings.clone()],
-        None => extent.keys().map(any).collect(),
-    };
-    gone.iter().flat_map(one).collect()
+impl Books {
+    /// Whether relatives are not here: another log of the store may have what is missing.
+    fn is_partly_elsewhere(&self) -> bool {
+        self.gone.iter().any(|gone| matches!(gone, Gone::NotHere { .. }))
+    }
 }
 
 /// The threads of a chain that exist, in order.
@@ -289,7 +261,7 @@ struct Reader<'s> {
     trust: &'s Trust,
     seen: Vec<Seen>,
     /// Postings that were lost, according to the logs themselves.
-    lost: Vec<Buried>,
+    lost: Vec<Gone>,
     read: BTreeSet<ThreadId>,
     found: Vec<Found>,
 }
@@ -307,7 +279,8 @@ impl Reader<'_> {
         let examined = examine(bytes, scanner, |entry| {
             for line in &entry.lines {
                 if let Event::Recovery(found) = &line.event {
-                    lost.extend(found.postings.iter().cloned());
+                    let of_log = |postings: &Buried| Gone::Lost { thread: thread.clone(), postings: postings.clone() };
+                    lost.extend(found.postings.iter().map(of_log));
                 }
             }
             seen.extend(entry.lines.iter().filter_map(|line| {
@@ -328,11 +301,20 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The postings that are known to be in no log any more.
-    fn buried(&self, gone: &[Gone], extent: &Extent) -> Vec<Buried> {
-        let mut buried = buried(gone, extent);
-        buried.extend(self.lost.iter().cloned());
-        buried
+    /// What is known by now: what is gone, and the rest posted again.
+    fn books(&self, tree: &Tree, deleted: &[Gone]) -> Result<Books> {
+        let extent = self.extent(tree)?;
+        let is_of_tree =
+            |lost: &&Gone| matches!(lost, Gone::Lost { postings, .. } if extent.contains_key(&postings.account));
+        let mut gone: Vec<Gone> = deleted.iter().chain(self.lost.iter().filter(is_of_tree)).cloned().collect();
+        let buried = |gone: &[Gone]| gone.iter().flat_map(|one| one.buried(extent.keys())).collect::<Vec<_>>();
+        let elsewhere = buried(&gone);
+        for branch in &tree.accounts {
+            gone.extend(not_here(self.store, branch, &self.seen, &elsewhere)?);
+        }
+        let buried = buried(&gone);
+        let replayed = self.replay(&extent, &buried);
+        Ok(Books { gone, buried, replayed })
     }
 
     /// The last posting of an account that a log has, or had.
@@ -349,14 +331,14 @@ impl Reader<'_> {
 
     /// A posting that exists although it was in a log that was deleted.
     fn contradicts(&self, gone: &Gone) -> Option<Found> {
-        let Buried { account, from, to } = gone.postings.as_ref()?;
+        let Gone::Deleted { thread, postings: Some(Buried { account, from, to }) } = gone else { return None };
         let is_it = |one: &&Seen| one.record.account == *account && (*from..=*to).contains(&one.record.account_version);
         let one = self.seen.iter().find(is_it)?;
         let why = format!(
             "it says that posting {} of account `{account}` was deleted, but it is in `{}` line {}",
             one.record.account_version, one.thread, one.line
         );
-        Some(Found::Tombstone { thread: gone.thread.clone(), why })
+        Some(Found::Tombstone { thread: thread.clone(), why })
     }
 
     /// How the database differs from the logs about an account.

@@ -7,7 +7,7 @@ use selvedge_items::config::state_persistence::{Action, Backoff, StatePersistenc
 use selvedge_log::strict::check_canonicalizable;
 use selvedge_model::error::Classify;
 use selvedge_model::{Cancel, ThreadId, Timestamp};
-use selvedge_store::snapshot::{Away, Before, Kept, NEWEST, Place, Saved};
+use selvedge_store::snapshot::{Disposal, NEWEST, Replaced, Saved, SnapshotFolder, SnapshotInfo};
 use selvedge_store::{Error as StoreError, Snapshots};
 use serde_json::{Value, json};
 
@@ -213,9 +213,9 @@ impl Keeper {
     /// Removes obsolete snapshots; returns what was wrong with `stood`, the previous newest one, if anything was. One that can't be removed
     /// now is removed after the next save; that is published, and not recorded, because nothing is missing. A snapshot that is not valid does
     /// not count, and is left for inspection. They are only read if any would be removed.
-    fn tidy(&self, fold: &Fold, stood: Option<Before>, now: Timestamp) -> Cleanup {
+    fn tidy(&self, fold: &Fold, stood: Option<Replaced>, now: Timestamp) -> Cleanup {
         let thread = fold.thread_id();
-        let kept = match self.store.kept(thread, &self.archive) {
+        let kept = match self.store.list_snapshots(thread, &self.archive) {
             Ok(kept) => kept,
             Err(error) => {
                 return Cleanup { notice: stood.and_then(|it| wrong(&it, fold, &[])), untidy: untidy(&error) };
@@ -223,22 +223,23 @@ impl Keeper {
         };
         let notice =
             stood.and_then(|stood| wrong(&stood, fold, &kept).or_else(|| self.invalid_base(&stood, fold, &kept)));
-        let newest = kept.iter().find(|kept| kept.place == Place::Newest);
-        let mut older = at(&kept, Place::Older);
+        let newest = kept.iter().find(|kept| kept.place == SnapshotFolder::Newest);
+        let mut older = at(&kept, SnapshotFolder::Older);
         if superfluous(&older, newest, &self.config.retention, now).is_empty() {
             return Cleanup { notice, untidy: None };
         }
         older.retain(|kept| self.is_good(thread, kept));
         let gone = superfluous(&older, newest, &self.config.retention, now);
-        let away = self.store.put_away(thread, &gone, &self.archive, Away::Delete);
+        let away = self.store.dispose(thread, &gone, &self.archive, Disposal::Delete);
         Cleanup { notice, untidy: away.err().and_then(|error| untidy(&error)) }
     }
 
     /// What is wrong with the base of `stood`, the previous newest snapshot. A snapshot that was saved by this process is not checked again:
     /// its base was saved by it, too.
-    fn invalid_base(&self, stood: &Before, fold: &Fold, kept: &[Kept]) -> Option<String> {
-        let Before::Kept(version) = stood else { return None };
-        let is_it = |one: &&Kept| one.place == Place::Older && one.version == *version && one.base.is_some();
+    fn invalid_base(&self, stood: &Replaced, fold: &Fold, kept: &[SnapshotInfo]) -> Option<String> {
+        let Replaced::Kept(version) = stood else { return None };
+        let is_it =
+            |one: &&SnapshotInfo| one.place == SnapshotFolder::Older && one.version == *version && one.base.is_some();
         let one = kept.iter().find(is_it).filter(|_| fold.saved.under.is_none())?;
         self.fault(fold.thread_id(), one, kept).map(|why| invalid_notice(&why))
     }
@@ -246,8 +247,8 @@ impl Keeper {
     /// The state of the newest snapshot; it is not valid either if its base is not.
     pub(crate) fn newest(&self, thread: &ThreadId) -> NewestState {
         // An error that concerns all of them is reported when they are archived or removed.
-        let kept = self.store.kept(thread, &self.archive).unwrap_or_default();
-        match kept.iter().find(|one| one.place == Place::Newest) {
+        let kept = self.store.list_snapshots(thread, &self.archive).unwrap_or_default();
+        match kept.iter().find(|one| one.place == SnapshotFolder::Newest) {
             Some(one) if self.fault(thread, one, &kept).is_some() => NewestState::Invalid,
             Some(_) => NewestState::Valid,
             None => NewestState::Absent,
@@ -259,7 +260,7 @@ impl Keeper {
         self.config.retention.on_completion.action == Action::Keep
     }
 
-    fn is_good(&self, thread: &ThreadId, kept: &Kept) -> bool {
+    fn is_good(&self, thread: &ThreadId, kept: &SnapshotInfo) -> bool {
         self.store.read_snapshot(thread, kept, &self.archive).is_ok()
     }
 
@@ -275,21 +276,22 @@ impl Keeper {
     }
 
     fn put_all_away(&self, thread: &ThreadId, action: Action, now: Timestamp) -> selvedge_store::Result<()> {
-        let kept = self.store.kept(thread, &self.archive)?;
-        let mut here: Vec<Kept> = kept.iter().filter(|kept| kept.place != Place::Archived).cloned().collect();
+        let kept = self.store.list_snapshots(thread, &self.archive)?;
+        let mut here: Vec<SnapshotInfo> =
+            kept.iter().filter(|kept| kept.place != SnapshotFolder::Archived).cloned().collect();
         if here.is_empty() {
             return Ok(());
         }
         if action == Action::Delete {
             // A file that is not a snapshot may not be removable: it comes last.
-            here.sort_by_key(|kept| !kept.is_told());
-            return self.store.put_away(thread, &here, &self.archive, Away::Delete);
+            here.sort_by_key(|kept| !kept.is_snapshot());
+            return self.store.dispose(thread, &here, &self.archive, Disposal::Delete);
         }
         here.retain(|kept| self.is_good(thread, kept));
-        self.store.put_away(thread, &here, &self.archive, Away::Archive(&self.archive))?;
-        let kept = self.store.kept(thread, &self.archive)?;
-        let gone = superfluous(&at(&kept, Place::Archived), None, &self.config.retention, now);
-        self.store.put_away(thread, &gone, &self.archive, Away::Delete)
+        self.store.dispose(thread, &here, &self.archive, Disposal::Archive(&self.archive))?;
+        let kept = self.store.list_snapshots(thread, &self.archive)?;
+        let gone = superfluous(&at(&kept, SnapshotFolder::Archived), None, &self.config.retention, now);
+        self.store.dispose(thread, &gone, &self.archive, Disposal::Delete)
     }
 }
 
@@ -310,11 +312,11 @@ fn invalid_notice(why: &str) -> String {
 }
 
 /// What was wrong with the previous newest snapshot: it was not valid, or older than another one.
-fn wrong(stood: &Before, fold: &Fold, kept: &[Kept]) -> Option<String> {
+fn wrong(stood: &Replaced, fold: &Fold, kept: &[SnapshotInfo]) -> Option<String> {
     match stood {
-        Before::Bad(why) => Some(invalid_notice(why)),
-        Before::Kept(version) => {
-            let older = kept.iter().filter(|kept| kept.place == Place::Older).map(|kept| kept.version);
+        Replaced::Bad(why) => Some(invalid_notice(why)),
+        Replaced::Kept(version) => {
+            let older = kept.iter().filter(|kept| kept.place == SnapshotFolder::Older).map(|kept| kept.version);
             let known = older.chain(fold.saved.saved_version).filter(|known| *known < fold.head.version).max();
             known.filter(|known| known > version).map(|known| {
                 format!("`{NEWEST}` was that of version {version}, although one of version {known} was saved after it; it is rebuilt")
@@ -323,7 +325,7 @@ fn wrong(stood: &Before, fold: &Fold, kept: &[Kept]) -> Option<String> {
     }
 }
 
-fn at(kept: &[Kept], place: Place) -> Vec<Kept> {
+fn at(kept: &[SnapshotInfo], place: SnapshotFolder) -> Vec<SnapshotInfo> {
     kept.iter().filter(|kept| kept.place == place).cloned().collect()
 }
 

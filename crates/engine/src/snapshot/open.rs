@@ -4,7 +4,7 @@ use selvedge_items::config::state_persistence::is_known_version;
 use selvedge_log::Trust;
 use selvedge_log::scan::{Scanner, examine};
 use selvedge_model::{Event, ThreadId, Timestamp};
-use selvedge_store::snapshot::{Kept, Read};
+use selvedge_store::snapshot::{SnapshotInfo, VerifiedSnapshot};
 use selvedge_store::{Logs, Snapshots};
 use serde_json::Value;
 
@@ -22,9 +22,9 @@ const TRIED_MAX: usize = 3;
 #[derive(Debug)]
 pub struct Newest<T = Value> {
     /// The snapshot, full and unpacked, if there is a valid one.
-    pub good: Option<(Kept, T)>,
+    pub good: Option<(SnapshotInfo, T)>,
     /// What is wrong with the newer ones.
-    pub bad: Vec<(Kept, String)>,
+    pub bad: Vec<(SnapshotInfo, String)>,
 }
 
 /// Finds the newest valid snapshot of a thread: signed, in a known form, and accepted by the schema. Whether it agrees with the log is not
@@ -35,7 +35,7 @@ pub fn newest(
     archive: &str,
     thread: &ThreadId,
 ) -> selvedge_store::Result<Newest> {
-    let reader = SnapshotReader { store, schema, archive, thread, kept: store.kept(thread, archive)? };
+    let reader = SnapshotReader { store, schema, archive, thread, kept: store.list_snapshots(thread, archive)? };
     Ok(reader.first(|one| reader.whole(one, reader.read(one)?)))
 }
 
@@ -47,8 +47,8 @@ pub fn newest_of(
     thread: &ThreadId,
     wanted: &dyn Fn(u64) -> bool,
 ) -> selvedge_store::Result<Newest> {
-    let reader = SnapshotReader { store, schema, archive, thread, kept: store.kept(thread, archive)? };
-    let read = |one: &Kept| {
+    let reader = SnapshotReader { store, schema, archive, thread, kept: store.list_snapshots(thread, archive)? };
+    let read = |one: &SnapshotInfo| {
         if wanted(one.version) {
             reader.whole(one, reader.read(one)?)
         } else {
@@ -64,9 +64,9 @@ pub fn examined(
     schema: &Schema,
     archive: &str,
     thread: &ThreadId,
-) -> selvedge_store::Result<Vec<(Kept, Option<String>)>> {
-    let reader = SnapshotReader { store, schema, archive, thread, kept: store.kept(thread, archive)? };
-    let check = |one: &Kept| (one.clone(), reader.read(one).and_then(|read| reader.whole(one, read)).err());
+) -> selvedge_store::Result<Vec<(SnapshotInfo, Option<String>)>> {
+    let reader = SnapshotReader { store, schema, archive, thread, kept: store.list_snapshots(thread, archive)? };
+    let check = |one: &SnapshotInfo| (one.clone(), reader.read(one).and_then(|read| reader.whole(one, read)).err());
     Ok(reader.kept.iter().map(check).collect())
 }
 
@@ -88,12 +88,12 @@ struct SnapshotReader<'a> {
     archive: &'a str,
     thread: &'a ThreadId,
     /// All of them, newest first.
-    kept: Vec<Kept>,
+    kept: Vec<SnapshotInfo>,
 }
 
 impl SnapshotReader<'_> {
     /// The newest one that can be read.
-    fn first<T>(&self, read: impl Fn(&Kept) -> Result<T, String>) -> Newest<T> {
+    fn first<T>(&self, read: impl Fn(&SnapshotInfo) -> Result<T, String>) -> Newest<T> {
         let mut bad = Vec::new();
         for one in self.kept.iter().take(TRIED_MAX) {
             match read(one) {
@@ -105,12 +105,12 @@ impl SnapshotReader<'_> {
     }
 
     /// Reads one and checks its signature.
-    fn read(&self, one: &Kept) -> Result<Read, String> {
+    fn read(&self, one: &SnapshotInfo) -> Result<VerifiedSnapshot, String> {
         self.store.read_snapshot(self.thread, one, self.archive).map_err(|error| error.to_string())
     }
 
     /// The content for loading a thread. A full snapshot that was checked against this schema before it was signed is parsed just once.
-    fn body(&self, one: &Kept) -> Result<Body, String> {
+    fn body(&self, one: &SnapshotInfo) -> Result<Body, String> {
         let read = self.read(one)?;
         match serde_json::from_slice::<Body>(&read.text) {
             Ok(body) if body.schema() == Some(self.schema.digest()) && body.thread_id == *self.thread => {
@@ -122,7 +122,7 @@ impl SnapshotReader<'_> {
     }
 
     /// The full content of a snapshot, with all changes applied, and checked.
-    fn whole(&self, one: &Kept, read: Read) -> Result<Value, String> {
+    fn whole(&self, one: &SnapshotInfo, read: VerifiedSnapshot) -> Result<Value, String> {
         let (mut body, changes) = self.stack(one, read)?;
         for change in changes.iter().rev() {
             body = form::changed(body, change).map_err(|error| error.to_string())?;
@@ -136,8 +136,8 @@ impl SnapshotReader<'_> {
     }
 
     /// The full snapshot that one is based on, and the changes on top of it, the last first; each has a valid signature and the right hash.
-    fn stack(&self, one: &Kept, read: Read) -> Result<(Value, Vec<Value>), String> {
-        let unpacked = |read: Read| {
+    fn stack(&self, one: &SnapshotInfo, read: VerifiedSnapshot) -> Result<(Value, Vec<Value>), String> {
+        let unpacked = |read: VerifiedSnapshot| {
             let body = read.body().map_err(|error| error.to_string())?;
             form::unpacked(body).map_err(|error| error.to_string())
         };
@@ -154,9 +154,9 @@ impl SnapshotReader<'_> {
     }
 
     /// The base of a snapshot; the error says what is wrong with it.
-    fn below(&self, one: &Kept, base: &Base) -> Result<Read, String> {
+    fn below(&self, one: &SnapshotInfo, base: &Base) -> Result<VerifiedSnapshot, String> {
         let mut wrong = "does not exist".to_owned();
-        let is_below = |kept: &&Kept| kept.version == base.log_version && kept.version < one.version;
+        let is_below = |kept: &&SnapshotInfo| kept.version == base.log_version && kept.version < one.version;
         for kept in self.kept.iter().filter(is_below) {
             match self.read(kept) {
                 Ok(read) if read.hash == base.hash => return Ok(read),
@@ -187,12 +187,12 @@ pub(crate) enum Loaded {
 }
 
 impl Keeper {
-    fn reader<'a>(&'a self, thread: &'a ThreadId, kept: Vec<Kept>) -> SnapshotReader<'a> {
+    fn reader<'a>(&'a self, thread: &'a ThreadId, kept: Vec<SnapshotInfo>) -> SnapshotReader<'a> {
         SnapshotReader { store: &*self.store, schema: &self.schema, archive: &self.archive, thread, kept }
     }
 
     /// What is wrong with a snapshot, or with its base among all that are `kept`, if anything is.
-    pub(super) fn fault(&self, thread: &ThreadId, one: &Kept, kept: &[Kept]) -> Option<String> {
+    pub(super) fn fault(&self, thread: &ThreadId, one: &SnapshotInfo, kept: &[SnapshotInfo]) -> Option<String> {
         let reader = self.reader(thread, kept.to_vec());
         reader.read(one).and_then(|read| reader.stack(one, read)).err()
     }
@@ -202,7 +202,7 @@ impl Keeper {
         if log_bytes < WORTH_BYTES {
             return Loaded::Nothing;
         }
-        let kept = match self.store.kept(thread, &self.archive) {
+        let kept = match self.store.list_snapshots(thread, &self.archive) {
             Ok(kept) => kept,
             Err(error) => return Loaded::Refused(format!("the snapshots can't be read: {error}")),
         };
@@ -221,7 +221,7 @@ impl Keeper {
         }
     }
 
-    fn with_later_log(&self, thread: &ThreadId, kept: &Kept, body: Body, trust: &Trust) -> Loaded {
+    fn with_later_log(&self, thread: &ThreadId, kept: &SnapshotInfo, body: Body, trust: &Trust) -> Loaded {
         let refused = |why: &str| Loaded::Refused(format!("`{}` is not used: {why}", kept.name));
         let at = body.head().clone();
         let is_one = at.version == body.log_version && at.hash == body.log_hash && body.thread_id == *thread;
@@ -230,7 +230,7 @@ impl Keeper {
         }
         // Without our store's seal for the log before it, every byte would have to be hashed; then it can as well be folded.
         let Some(seal) = body.seal.clone() else { return Loaded::Nothing };
-        let later = match self.store.behind(thread, &at, &seal) {
+        let later = match self.store.log_after(thread, &at, &seal) {
             Ok(Some(later)) => later,
             Ok(None) => return Loaded::Nothing,
             Err(error) => return refused(&error.to_string()),

@@ -3,20 +3,25 @@
 use selvedge_items::config::state_persistence::Retention;
 use selvedge_model::{ThreadId, Timestamp};
 use selvedge_store::Snapshots;
-use selvedge_store::snapshot::{Away, Kept, Place};
+use selvedge_store::snapshot::{Disposal, SnapshotFolder, SnapshotInfo};
 
 const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
 
 /// The obsolete ones among `kept`, which has either only older ones or only archived ones. `newest` is the newest snapshot: its base is
 /// needed.
-pub fn superfluous(kept: &[Kept], newest: Option<&Kept>, rules: &Retention, now: Timestamp) -> Vec<Kept> {
+pub fn superfluous(
+    kept: &[SnapshotInfo],
+    newest: Option<&SnapshotInfo>,
+    rules: &Retention,
+    now: Timestamp,
+) -> Vec<SnapshotInfo> {
     if !rules.cleanup.enabled {
         return Vec::new();
     }
-    let mut sorted: Vec<&Kept> = kept.iter().collect();
+    let mut sorted: Vec<&SnapshotInfo> = kept.iter().collect();
     sorted.sort_by_key(|kept| std::cmp::Reverse((kept.version, kept.saved_at)));
     let oldest = age_bound(rules.cleanup.delete_older_than_days, now);
-    let stays = |(place, kept): &(usize, &Kept)| {
+    let stays = |(place, kept): &(usize, &SnapshotInfo)| {
         let is_young = oldest.is_none_or(|oldest| kept.saved_at.as_micros() > oldest);
         *place < rules.cleanup.keep_last_n || (*place < rules.max_checkpoints && is_young)
     };
@@ -42,13 +47,13 @@ pub fn tidy_idle(
     thread: &ThreadId,
     now: Timestamp,
     done: bool,
-) -> selvedge_store::Result<Vec<Kept>> {
+) -> selvedge_store::Result<Vec<SnapshotInfo>> {
     let archive = rules.on_completion.archive_folder().unwrap_or("archive");
-    let kept = store.kept(thread, archive)?;
-    let newest = kept.iter().find(|kept| kept.place == Place::Newest);
+    let kept = store.list_snapshots(thread, archive)?;
+    let newest = kept.iter().find(|kept| kept.place == SnapshotFolder::Newest);
     let mut gone = Vec::new();
-    for (place, newest) in [(Place::Older, newest), (Place::Archived, None)] {
-        let mut here: Vec<Kept> = kept.iter().filter(|kept| kept.place == place).cloned().collect();
+    for (place, newest) in [(SnapshotFolder::Older, newest), (SnapshotFolder::Archived, None)] {
+        let mut here: Vec<SnapshotInfo> = kept.iter().filter(|kept| kept.place == place).cloned().collect();
         // They are only read if any would be removed.
         if superfluous(&here, newest, rules, now).is_empty() {
             continue;
@@ -57,7 +62,7 @@ pub fn tidy_idle(
         gone.extend(superfluous(&here, newest, rules, now));
     }
     if done && !gone.is_empty() {
-        store.put_away(thread, &gone, archive, Away::Delete)?;
+        store.dispose(thread, &gone, archive, Disposal::Delete)?;
     }
     Ok(gone)
 }
@@ -72,16 +77,16 @@ fn age_bound(days: u64, now: Timestamp) -> Option<i64> {
 mod tests {
     use super::*;
     use selvedge_items::config::state_persistence::StatePersistence;
-    use selvedge_store::snapshot::Place;
+    use selvedge_store::snapshot::SnapshotFolder;
 
     fn now() -> Timestamp {
         "2026-11-15T12:00:00Z".parse().unwrap()
     }
 
     /// Snapshots of these versions, this many days old, each with a base or without.
-    fn kept(all: &[(u64, i64, Option<u64>)]) -> Vec<Kept> {
-        let one = |(version, days, base): &(u64, i64, Option<u64>)| Kept {
-            place: Place::Older,
+    fn kept(all: &[(u64, i64, Option<u64>)]) -> Vec<SnapshotInfo> {
+        let one = |(version, days, base): &(u64, i64, Option<u64>)| SnapshotInfo {
+            place: SnapshotFolder::Older,
             name: format!("{version}"),
             version: *version,
             saved_at: Timestamp::from_micros(now().as_micros() - days * DAY_MICROS),

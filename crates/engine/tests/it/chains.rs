@@ -807,3 +807,50 @@ fn stopping_a_chain_whose_end_is_deleted_does_not_block() {
     selvedge_store::Commit::delete(&*harness.store, &ended.thread_id).unwrap();
     assert_eq!(harness.engine.stop(&thread, Stop::Cancelled).unwrap().status, Status::Continued);
 }
+
+/// A model whose window is much smaller than it says: it refuses longer prompts.
+struct Misjudged {
+    bytes_max: usize,
+    asked: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+crate::support::as_model!(Misjudged);
+
+impl crate::support::Blocking for Misjudged {
+    fn answer(&self, prompt: &Prompt<'_>, _: &mut dyn FnMut(Draft), _: &Cancel) -> Result<Answer, ModelError> {
+        let bytes: usize = prompt.messages.iter().map(|message| message.content_bytes().len()).sum();
+        if bytes > self.bytes_max {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return Err(ModelError::ContextTooLong { why: format!("{bytes} bytes") });
+        }
+        let asked = self.asked.fetch_add(1, Ordering::SeqCst);
+        if asked < 12 {
+            let id = CallId::new(format!("c{asked}")).unwrap();
+            return Ok(Answer::new(vec![Block::tool_call(id, "look", json!({"n": asked}))], End::ToolCalls));
+        }
+        Ok(Answer::new(vec![Block::text("that was all")], End::Finished))
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        Some(1_000_000)
+    }
+}
+
+/// A prompt that the provider found too long ended the run with an error, and every further run of the thread too.
+#[test]
+fn a_prompt_that_is_too_long_for_the_provider_is_continued_by_a_successor() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let model = Arc::new(Misjudged { bytes_max: 6000, asked: AtomicUsize::new(0), refused: AtomicUsize::new(0) });
+    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "misjudged");
+    let mut look = CountingTool::new("look", EffectClass::Pure);
+    look.answer = Output::text("x".repeat(1000));
+    work.tools = vec![Arc::new(look)];
+    let ended = harness.send(&thread, Input::text("count the stars"), &work).0.unwrap();
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("that was all")));
+    let chain = harness.chain(&thread);
+    assert!(chain.len() > 1 && model.refused.load(Ordering::SeqCst) > 0);
+    let lines = harness.store.read(&thread, 0, 1000).unwrap();
+    assert!(lines.iter().any(|line| matches!(line.event, Event::ContextLimitReached(_))));
+}

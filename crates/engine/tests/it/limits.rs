@@ -178,7 +178,7 @@ fn a_raise_for_a_thread_that_another_process_runs_counts_at_once() {
             std::thread::sleep(Duration::from_millis(250));
         }
     });
-    let call = |id| Reply::Calls(vec![(id, "look", json!(id))]);
+    let call = |id| Reply::Calls(vec![(id, "look", json!({"id": id}))]);
     let mut work = agent(vec![call("a"), call("b"), call("c"), call("d")], vec![Arc::new(tool)]);
     work.limits = turns(1);
     let ended = harness.send(&thread, Input::text("go"), &work).0.unwrap();

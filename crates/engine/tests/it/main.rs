@@ -20,6 +20,7 @@ mod refusing;
 mod replay;
 mod saving;
 mod sending;
+mod sessions;
 mod spawning;
 mod spending;
 mod state;

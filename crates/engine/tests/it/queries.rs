@@ -11,7 +11,7 @@ use selvedge_model::{
     CallId, Changeset, Classify, Event, Kind, Message, NewThread, Reason, Role, RunMeta, Status, ThreadId,
 };
 use selvedge_store::conformance::support::{
-    append, batch, birth, create, create_as, finishes, id, new_thread, part_at, records, says, tells,
+    append, batch, birth, create, create_as, finishes, id, new_thread, part_at, records, says, with_event,
 };
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{Commit, Logs, Registry};
@@ -30,7 +30,7 @@ fn goes_on(store: &MemoryStore, from: &ThreadId, to: &str, settling: Event) -> T
         parent_id: manifest.parent_id,
         ..new_thread()
     };
-    store.commit(batch([part_at(from, head.version, tells(settling)), birth(&to, new)])).unwrap();
+    store.commit(batch([part_at(from, head.version, with_event(settling)), birth(&to, new)])).unwrap();
     to
 }
 

@@ -12,7 +12,7 @@ use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
 use selvedge_model::{Cancel, Event, ModelError, Part, Price, Reason, Status, ThreadId};
 use selvedge_store::memory::MemoryStore;
-use selvedge_store::snapshot::{Away, Behind, Kept, Place, Read, Saved};
+use selvedge_store::snapshot::{Disposal, LogRest, Saved, SnapshotFolder, SnapshotInfo, VerifiedSnapshot};
 use selvedge_store::{Error, Logs, Result, Snapshots};
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ fn looking(then: Reply) -> Assignment {
 /// The triggers of a thread's snapshots, the oldest first.
 fn triggers(harness: &Harness, thread: &ThreadId) -> Vec<String> {
     let store = &harness.store.inner;
-    let kept = store.kept(thread, ARCHIVE).unwrap();
+    let kept = store.list_snapshots(thread, ARCHIVE).unwrap();
     let body = |kept| store.read_snapshot(thread, kept, ARCHIVE).unwrap().body().unwrap();
     kept.iter().rev().map(|kept| body(kept)["trigger"].as_str().unwrap().to_owned()).collect()
 }
@@ -103,7 +103,7 @@ fn each_model_call_is_preceded_by_a_snapshot_if_nothing_else_saves_one() {
         harness.after_commit(move |batch| {
             let Part { thread, changeset, .. } = &batch.parts[0];
             if changeset.reason == Reason::AssistantTurnCommitted {
-                let newest = store.kept(thread, ARCHIVE).unwrap()[0].version;
+                let newest = store.list_snapshots(thread, ARCHIVE).unwrap()[0].version;
                 behind.lock().unwrap().push(store.head(thread).unwrap().version - newest);
             }
         });
@@ -135,8 +135,8 @@ fn a_thread_is_loaded_from_a_snapshot_that_only_memory_holds() {
         (Status::Completed, Some("seen"), Vec::new())
     );
     assert_eq!(other.loaded(&thread).messages.len(), 4);
-    let kept = other.store.inner.kept(&thread, ARCHIVE).unwrap();
-    assert_eq!(kept.iter().filter(|kept| kept.place == Place::Newest).count(), 1);
+    let kept = other.store.inner.list_snapshots(&thread, ARCHIVE).unwrap();
+    assert_eq!(kept.iter().filter(|kept| kept.place == SnapshotFolder::Newest).count(), 1);
 }
 
 /// Saves only when it is signalled to, and perhaps not even then.
@@ -159,20 +159,20 @@ impl Snapshots for Slow {
         if told.is_ok() && !self.is_full { self.store.save(thread, body) } else { Err(full()) }
     }
 
-    fn kept(&self, thread: &ThreadId, archive: &str) -> Result<Vec<Kept>> {
-        self.store.kept(thread, archive)
+    fn list_snapshots(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>> {
+        self.store.list_snapshots(thread, archive)
     }
 
-    fn read_snapshot(&self, thread: &ThreadId, kept: &Kept, archive: &str) -> Result<Read> {
+    fn read_snapshot(&self, thread: &ThreadId, kept: &SnapshotInfo, archive: &str) -> Result<VerifiedSnapshot> {
         self.store.read_snapshot(thread, kept, archive)
     }
 
-    fn put_away(&self, thread: &ThreadId, kept: &[Kept], archive: &str, away: Away<'_>) -> Result<()> {
-        self.store.put_away(thread, kept, archive, away)
+    fn dispose(&self, thread: &ThreadId, kept: &[SnapshotInfo], archive: &str, away: Disposal<'_>) -> Result<()> {
+        self.store.dispose(thread, kept, archive, away)
     }
 
-    fn behind(&self, thread: &ThreadId, at: &Head, seal: &str) -> Result<Option<Behind>> {
-        self.store.behind(thread, at, seal)
+    fn log_after(&self, thread: &ThreadId, at: &Head, seal: &str) -> Result<Option<LogRest>> {
+        self.store.log_after(thread, at, seal)
     }
 }
 
@@ -201,7 +201,7 @@ fn beside_a_run(is_full: bool) -> (Harness, ThreadId) {
 fn a_snapshot_that_only_speeds_up_a_load_is_saved_while_the_run_continues() {
     let (harness, thread) = beside_a_run(false);
     let store = &harness.store.inner;
-    let kept = store.kept(&thread, ARCHIVE).unwrap();
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap();
     assert_eq!(triggers(&harness, &thread), ["pre_turn", "on_completion"]);
     let body = store.read_snapshot(&thread, &kept[1], ARCHIVE).unwrap().body().unwrap();
     assert!(body["seal"].is_string(), "it has the seal of its version");
@@ -215,7 +215,7 @@ fn a_snapshot_that_only_speeds_up_a_load_is_saved_while_the_run_continues() {
 #[test]
 fn a_failed_background_save_is_recorded_by_the_run() {
     let (harness, thread) = beside_a_run(true);
-    assert_eq!(harness.store.inner.kept(&thread, ARCHIVE).unwrap(), []);
+    assert_eq!(harness.store.inner.list_snapshots(&thread, ARCHIVE).unwrap(), []);
     let lines = selvedge_store::Logs::read(&harness.store.inner, &thread, 0, usize::MAX).unwrap();
     let failures: Vec<Value> = lines
         .iter()
@@ -234,7 +234,7 @@ fn a_snapshot_has_the_times_that_the_log_has() {
     let thread = harness.thread();
     harness.send(&thread, Input::text("go"), &looking(Reply::Says("done"))).0.unwrap();
     let store = &harness.store.inner;
-    let kept = store.kept(&thread, ARCHIVE).unwrap();
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap();
     let body = store.read_snapshot(&thread, &kept[0], ARCHIVE).unwrap().body().unwrap();
     let lines = selvedge_store::Logs::read(store, &thread, 0, usize::MAX).unwrap();
     let checkpoint = |line: &&selvedge_log::Line| matches!(&line.event, Event::Checkpoint(checkpoint) if checkpoint.version == kept[0].version);

@@ -266,3 +266,18 @@ fn a_submitted_send_that_was_refused_is_not_served_later() {
     harness.send(&thread, Input::text("hi"), &work).0.unwrap();
     assert_eq!(roles(&harness.loaded(&thread)), "ua");
 }
+
+/// Another message under a used key was answered as if it were the first one, and never run.
+#[test]
+fn another_message_under_a_used_key_is_refused() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let work = agent(vec![Reply::Says("one"), Reply::Says("two")], Vec::new());
+    let send = |text: &str| {
+        let id = selvedge_model::RequestId::new("today").unwrap();
+        harness.engine.send_as(&thread, id, Input::text(text), &work, &selvedge_model::Cancel::new(), &mut |_| {})
+    };
+    let first = send("pay anna").unwrap();
+    assert_eq!(send("pay anna").unwrap().run_id, first.run_id);
+    assert_eq!(send("pay ben").unwrap_err().code(), "key_reused");
+}

@@ -24,7 +24,7 @@ use selvedge_model::{
 use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{
-    Acquire, Arrival, Commit, Committed, Error, Inbox, Lease, Leases, Ledger, Left, Logs, Result, Store, Tombstone,
+    Acquire, Arrival, Commit, Committed, Delivery, Error, Inbox, Lease, Leases, Ledger, Logs, Result, Store, Tombstone,
     Waiting,
 };
 use serde_json::{Value, json};
@@ -322,7 +322,7 @@ impl Blocking for ListedModel {
                 }
                 cancel.wait(Duration::from_secs(20));
                 let partial = vec![Block::text("let me think")];
-                return Err(ModelError::Stopped { partial, usage: Some(usage) });
+                return Err(ModelError::Stopped { partial, usage: None });
             }
         };
         Ok(Answer::new(content, end).using(usage))
@@ -711,7 +711,7 @@ pub(crate) fn roles(thread: &selvedge_model::Thread) -> String {
 selvedge_store::forward!([] FaultyStore, inner: Registry, Feed);
 
 impl Inbox for FaultyStore {
-    fn post(&self, posted: Posted) -> Result<Left> {
+    fn post(&self, posted: Posted) -> Result<Delivery> {
         self.inner.post(posted)
     }
     fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {

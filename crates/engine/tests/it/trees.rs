@@ -252,7 +252,7 @@ fn postings_of_a_deleted_log_are_gone_but_no_breach_and_excuse_nothing_else() {
     forest.harness.store.delete(&done).unwrap();
     let audit = forest.audit();
     assert_eq!(audit.found, []);
-    let of = |account: &ThreadId, from, to| Gone {
+    let of = |account: &ThreadId, from, to| Gone::Deleted {
         thread: done.clone(),
         postings: Some(Buried { account: account.clone(), from, to }),
     };

@@ -13,7 +13,8 @@ use selvedge_model::{
     Batch, Cancel, Changeset, Event, Message, NewThread, Reason, Role, RunMeta, RunStatus, Status, Stop, ThreadId,
 };
 use selvedge_store::conformance::support::{
-    SeededIds, append, batch, birth, create, create_as, finishes, id, new_thread, part, part_at, records, starts, tells,
+    SeededIds, append, batch, birth, create, create_as, finishes, id, new_thread, part, part_at, records, starts,
+    with_event,
 };
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{Acquire, Commit, Lease, Leases, Logs, Registry};
@@ -123,7 +124,7 @@ fn waiting_for_a_while_it_continues_as_b_and_c_gives_the_outcome_of_c() {
         let c = running.hand_off("r2", "c");
         let running = Running::start(&runner, &c, "r3");
         running.answer("r3", "found it");
-        running.commit(tells(Event::ManifestChanged(ManifestChanged {
+        running.commit(with_event(Event::ManifestChanged(ManifestChanged {
             outputs: Some(json!({"leads": 15})),
             ..ManifestChanged::default()
         })));
@@ -213,7 +214,7 @@ fn a_run_that_ended_before_its_thread_was_resumed_is_not_the_one_that_continues(
         let to = id("resumed-2");
         let head = store.head(&thread).unwrap();
         let before = Predecessor { thread_id: thread.clone(), version: head.version, hash: head.hash };
-        let resumed = part(&thread, tells(Event::ThreadResumed(handoff(&to)))).under(running.lease.epoch);
+        let resumed = part(&thread, with_event(Event::ThreadResumed(handoff(&to)))).under(running.lease.epoch);
         let born = birth(&to, NewThread { continuation_of: Some(before), ..new_thread() });
         store.commit(batch([resumed, born])).unwrap();
         let _next = Running::start(&store, &to, "r2");
@@ -327,7 +328,7 @@ fn chains_that_lead_in_a_circle_or_nowhere_end_every_query() {
     let two = settled("two");
     let lost = settled("lost");
     for (from, to) in [(&own, &own), (&one, &two), (&two, &one), (&lost, &id("missing"))] {
-        append(&store, from, tells(Event::ThreadHandoff(handoff(to))));
+        append(&store, from, with_event(Event::ThreadHandoff(handoff(to))));
     }
     for thread in [&own, &one, &two, &lost] {
         let outcome = wait_for(&store, thread);

@@ -1,4 +1,4 @@
-//! What can go wrong with a file of the older form.
+//! The errors of importing and exporting files of the older format.
 
 use std::io;
 
@@ -6,37 +6,37 @@ use selvedge_model::error::{Classify, Kind};
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::Error;
 
-/// What went wrong.
+/// An error of an import or export.
 #[derive(Debug, thiserror::Error)]
 pub enum NovaError {
     /// The store refused.
     #[error(transparent)]
     Store(#[from] Error),
-    /// The file could not be read, or the copy not be written.
+    /// The file could not be read, or the export could not be written.
     #[error("can't {what} `{name}`: {source}")]
     Io {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
         /// The file.
         name: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Nothing in the file is of this form.
-    #[error("`{name}` holds neither a manifest nor an event of the older form")]
+    /// The file is not of this format.
+    #[error("`{name}` has neither a manifest nor an event of the older format")]
     NotNova {
         /// The file.
         name: String,
     },
-    /// The file is not the imported one grown.
+    /// The file is not a grown version of the imported one.
     #[error(
-        "`{name}` is not the file that thread `{thread}` was imported from, grown: {}",
+        "`{name}` is not a grown version of the file that thread `{thread}` was imported from: {}",
         match .found {
             Some(found) => format!(
-                "its first {kept} bytes behind the manifest have SHA-256 {}, those that were imported have {}",
+                "its first {kept} bytes after the manifest have SHA-256 {}, the imported ones have {}",
                 found.short(), .expected.short(),
             ),
-            None => format!("it has fewer bytes behind the manifest than the {kept} that were imported"),
+            None => format!("it has fewer bytes after the manifest than the {kept} imported ones"),
         }
     )]
     Diverged {
@@ -44,16 +44,16 @@ pub enum NovaError {
         name: String,
         /// The thread.
         thread: ThreadId,
-        /// How many bytes were kept.
+        /// How many bytes were stored.
         kept: u64,
         /// Their hash.
         expected: Digest,
-        /// The hash of as many bytes of this file, if it has them.
+        /// The hash of the same number of bytes of this file, if it has them.
         found: Option<Digest>,
     },
-    /// A thread of this id is there and was not imported.
+    /// A thread of this id exists and was not imported.
     #[error(
-        "`{name}` would be imported as thread `{thread}`, which is there already and was not imported from such a file"
+        "`{name}` would be imported as thread `{thread}`, which exists already and was not imported from such a file"
     )]
     Taken {
         /// The file.
@@ -73,7 +73,7 @@ impl NovaError {
     pub(super) fn reading(name: &str) -> impl FnOnce(io::Error) -> Self {
         let name = name.to_owned();
         |source| match source.downcast::<Error>() {
-            // A blob is read like a file; what the store said of it comes back as it was.
+            // A blob is read like a file; a store error is returned unchanged.
             Ok(error) => Self::Store(error),
             Err(source) => Self::Io { what: "read", name, source },
         }
@@ -132,7 +132,7 @@ impl Classify for NovaError {
             Self::Taken { .. } => {
                 Some("give the file another `id` in its first line, or another name if it has none there".to_owned())
             }
-            Self::Changed { .. } => Some("run the same command again: it goes on where it stopped".to_owned()),
+            Self::Changed { .. } => Some("run the same command again: it continues where it stopped".to_owned()),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! A thread as a file of the older form.
+//! Exports a thread as a file of the older format.
 //!
-//! What was imported comes out as it came in, normalised. What is ours is written as near as that form allows: it has no
-//! place for what tools answered, for what the system said, for thoughts and pictures, and what is left out is counted.
+//! Imported events are written as they were, normalised. Ours are written as closely as the format allows: it has no field for
+//! results of tools, system messages, thoughts and pictures, and what is left out is counted.
 //!
-//! Lines stand in the order of the log. In a thread that was imported, those that were witnessed here say so: `"witnessedIn"` is
-//! the name of the log that has them, signed when they happened. So a file that went on elsewhere and was imported again
-//! between two of ours can be told from them.
+//! Lines are in the order of the log. In an imported thread, those that were witnessed here are marked: `"witnessedIn"` is the id of the
+//! log that has them, signed when they happened. So lines of a file that continued elsewhere and was imported again can be distinguished
+//! from ours.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -22,24 +22,24 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::error::NovaError;
-use super::mapping::Theirs;
-use super::record::{self, Record};
+use super::mapping::FileEvents;
+use super::record::{self, ImportRecord};
 use crate::nova_file::{self, Manifest, Metrics, write_event, write_manifest};
 
-/// What was written.
+/// The result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Exported {
     /// The version of the thread.
     pub version: u64,
-    /// Lines behind the manifest, in the order of the log.
+    /// Lines after the manifest, in the order of the log.
     pub events: u64,
-    /// Those of them that came with an import.
+    /// Those of them that were imported.
     pub imported: u64,
-    /// Pieces of messages for which the form has no place.
+    /// Parts of messages for which the format has no field.
     pub left_out: u64,
 }
 
-/// Writes a thread as a file of the older form. Its log is checked on the way, and its messages are not kept in memory.
+/// Writes a thread as a file of the older format. Its log is verified, and its messages are not kept in memory.
 pub fn export(store: &dyn Store, trust: &Trust, thread: &ThreadId, out: &mut dyn Write) -> Result<Exported, NovaError> {
     let summary = store.get(thread)?;
     let Some((record, version)) = record::load(store, trust, thread)? else {
@@ -47,7 +47,7 @@ pub fn export(store: &dyn Store, trust: &Trust, thread: &ThreadId, out: &mut dyn
     };
     let witnessed_in = record.is_some().then(|| store.head(thread)).transpose()?.map(|head| head.log_id.to_string());
     let written = Exported { version, ..Exported::default() };
-    let mut writer = Writer { out, written, witnessed_in, cached: (0, 0), told: HashMap::new(), failed: None };
+    let mut writer = Writer { out, written, witnessed_in, cached: (0, 0), written_costs: HashMap::new(), failed: None };
     writer.try_write(|out| write_manifest(out, &manifest(&summary, record.as_ref(), version)));
     each_changeset(store, thread, trust, |entry| {
         if entry.head.version <= version {
@@ -61,9 +61,9 @@ pub fn export(store: &dyn Store, trust: &Trust, thread: &ThreadId, out: &mut dyn
     }
 }
 
-fn manifest(summary: &Summary, record: Option<&Record>, version: u64) -> Manifest {
+fn manifest(summary: &Summary, record: Option<&ImportRecord>, version: u64) -> Manifest {
     let ours = &summary.manifest;
-    let imported = record.and_then(Record::manifest);
+    let imported = record.and_then(ImportRecord::manifest);
     let mut manifest = imported.unwrap_or_default();
     if manifest.id().is_none() {
         manifest.set_id(record.map_or(ours.thread_id.as_str(), |record| record.original_id.as_str()));
@@ -93,12 +93,12 @@ fn manifest(summary: &Summary, record: Option<&Record>, version: u64) -> Manifes
 struct Writer<'a> {
     out: &'a mut dyn Write,
     written: Exported,
-    /// The log, if some of it was imported and the rest must say that it was not.
+    /// The log, if some of it was imported, so that the other lines must be marked.
     witnessed_in: Option<String>,
-    /// Tokens that were read from and written to the provider's cache since the last result.
+    /// Tokens read from and written to the provider's cache since the last result.
     cached: (u64, u64),
-    /// What was written of runs that stopped and may go on: only what they use on top of it is written next.
-    told: HashMap<RunId, Cost>,
+    /// The usage that was written for runs that stopped and may continue: only the additional usage is written next.
+    written_costs: HashMap<RunId, Cost>,
     failed: Option<io::Error>,
 }
 
@@ -122,9 +122,9 @@ impl Writer<'_> {
         }
     }
 
-    /// What a changeset imported, in the order of the file, then what is ours.
+    /// The imported events of a changeset, in the order of the file, then ours.
     fn changeset(&mut self, entry: &Entry) {
-        let mut theirs = Theirs::default();
+        let mut theirs = FileEvents::default();
         for line in &entry.lines {
             if let Event::StateAction(fields) = &line.event {
                 theirs.action(fields);
@@ -154,7 +154,7 @@ impl Writer<'_> {
                 *read = read.saturating_add(used.cache_read_tokens);
                 *written = written.saturating_add(used.cache_write_tokens);
             }
-            // One that waits has used what it used, and may never go on.
+            // A waiting run has its usage, and may never continue.
             Event::RunFinished(run) if run.meta.status != RunStatus::Running => {
                 let metrics = self.metrics(run);
                 self.own(nova_file::Event::result(&metrics, at));
@@ -163,10 +163,10 @@ impl Writer<'_> {
         }
     }
 
-    /// What a run used since the last result of it.
+    /// The usage of a run since its last result.
     fn metrics(&mut self, run: &RunRecorded) -> Metrics {
         let cost = run.meta.total_cost();
-        let before = self.told.insert(run.run_id.clone(), cost.clone()).unwrap_or_default();
+        let before = self.written_costs.insert(run.run_id.clone(), cost.clone()).unwrap_or_default();
         let (cache_read_tokens, cache_write_tokens) = std::mem::take(&mut self.cached);
         let spend = Cost { spend: cost.spend.saturating_sub(before.spend), ..Cost::default() };
         Metrics {
@@ -199,9 +199,10 @@ impl Writer<'_> {
         if message.content.iter().any(is_text) {
             let text = message.plain_text();
             let beside_calls = message.role == Role::Assistant && (is_internal || message.content.iter().any(is_call));
-            self.own(match beside_calls {
-                true => nova_file::Event::assistant_text(text, at),
-                false => nova_file::Event::message(message.role, text, at),
+            self.own(if beside_calls {
+                nova_file::Event::assistant_text(text, at)
+            } else {
+                nova_file::Event::message(message.role, text, at)
             });
         }
         for block in message.content.iter().filter(|_| message.role == Role::Assistant) {
@@ -212,7 +213,7 @@ impl Writer<'_> {
     }
 }
 
-/// What a tool was called with, as an object.
+/// The arguments of a call, as an object.
 fn input(arguments: &Value) -> Map<String, Value> {
     match arguments {
         Value::Object(fields) => fields.clone(),

@@ -1,4 +1,4 @@
-//! A file into a thread, step by step; killed at any of them and run again, it comes to the same end.
+//! Imports a file into a thread, step by step; killed at any step and run again, it gives the same result.
 
 use std::io::BufReader;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use selvedge_model::{
 use selvedge_store::{Acquire, Error, Store};
 use serde::Serialize;
 
+use super::earlier_imports::{EarlierImports, FileBeginning, content_key};
 use super::error::NovaError;
-use super::kept::{KeptBytes, keep, next_piece};
-use super::ledger::{Beginning, Ledger, content_key};
-use super::mapping::{self, Ours, Provenance, fits};
+use super::mapping::{self, ImportedEvent, Provenance, fits};
 use super::plan::{self, Plan};
-use super::record::{Place, Record};
+use super::record::{ImportPosition, ImportRecord};
 use super::source::Source;
-use super::survey::{Added, Survey, behind, is_new, skip};
-use crate::nova_file::{Counts, Line, Manifest, Reader, Start};
+use super::stored_bytes::{StoredBytes, keep, next_piece};
+use super::survey::{Added, Survey, is_new, position_after, skip};
+use crate::nova_file::{Counts, FileLine, Manifest, Reader, Start};
 
-/// How many events one commit adds at most, if no line holds more.
+/// The maximum number of events of one commit, if no line has more.
 const CHUNK_EVENTS: usize = 512;
-/// How many bytes of the file one commit adds at most, if no line is longer.
+/// The maximum number of the file's bytes of one commit, if no line is longer.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// How long to wait for somebody else who imports into the same thread.
+/// How long to wait for another process that imports into the same thread.
 const WAIT: Duration = Duration::from_secs(60);
-/// How often an import that others overtake is planned anew.
+/// How often an import that conflicts with other writers is planned again.
 const TRIES: usize = 8;
 /// The agent of a file that names none.
-const NOBODY: &str = "unknown";
+const UNKNOWN_AGENT: &str = "unknown";
 
-/// What became, or would become, of a file.
+/// The outcome of an import, or of its preview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It is a new thread.
     New,
-    /// An import that was cut short is finished.
+    /// An interrupted import is finished.
     Resumed,
     /// The file has grown or has another manifest, and only that is added.
     Extended,
@@ -47,69 +47,69 @@ pub enum Outcome {
     Unchanged,
 }
 
-/// What an import does, or would do.
+/// The result of an import, or of its preview.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What became of the file.
+    /// The outcome.
     pub outcome: Outcome,
     /// The thread.
     pub thread_id: ThreadId,
-    /// The thread's version; nothing if it is only looked at and not there.
+    /// The thread's version; none in a preview of a new thread.
     pub version: Option<u64>,
     /// What is added.
     pub added: Added,
-    /// Events that no line of a log can hold; they are only in the blobs.
+    /// Events that fit on no line of a log; they are only in the blobs.
     pub too_large: u64,
     /// What was found in the whole file.
     pub counts: Counts,
 }
 
-/// Says what an import would do, exactly, and writes nothing.
+/// What an import would do, exactly; writes nothing.
 pub fn preview(store: &dyn Store, trust: &Trust, source: &dyn Source) -> Result<Report, NovaError> {
     Importer::new(store, trust).preview(source)
 }
 
-/// Imports a file. Whatever happens on the way, running it again finishes it and adds nothing twice.
+/// Imports a file. After an interruption, running it again finishes it and adds nothing twice.
 pub fn import(store: &dyn Store, trust: &Trust, source: &dyn Source) -> Result<Report, NovaError> {
     Importer::new(store, trust).import(source)
 }
 
-/// Imports any number of files, and looks only once for what was imported before.
+/// Imports any number of files, and looks up earlier imports only once.
 pub struct Importer<'a> {
     store: &'a dyn Store,
     trust: &'a Trust,
-    ledger: Ledger,
+    earlier_imports: EarlierImports,
 }
 
 impl<'a> Importer<'a> {
     /// An importer into a store.
     pub fn new(store: &'a dyn Store, trust: &'a Trust) -> Self {
-        Self { store, trust, ledger: Ledger::default() }
+        Self { store, trust, earlier_imports: EarlierImports::default() }
     }
 
-    /// Says what an import would do, exactly, and writes nothing.
+    /// What an import would do, exactly; writes nothing.
     pub fn preview(&mut self, source: &dyn Source) -> Result<Report, NovaError> {
-        Ok(plan::plan(self.store, self.trust, &mut self.ledger, source)?.report())
+        Ok(plan::plan(self.store, self.trust, &mut self.earlier_imports, source)?.report())
     }
 
-    /// Imports a file. Whatever happens on the way, running it again finishes it and adds nothing twice.
+    /// Imports a file. After an interruption, running it again finishes it and adds nothing twice.
     pub fn import(&mut self, source: &dyn Source) -> Result<Report, NovaError> {
         let mut tries = TRIES;
         loop {
-            let plan = plan::plan(self.store, self.trust, &mut self.ledger, source)?;
+            let plan = plan::plan(self.store, self.trust, &mut self.earlier_imports, source)?;
             let mut report = plan.report();
             if plan.outcome == Outcome::Unchanged {
                 return Ok(report);
             }
             tries -= 1;
-            let beginning = Beginning::of(source, &plan.survey)?;
+            let beginning = FileBeginning::of(source, &plan.survey)?;
             match Import::of(self.store, source, plan, beginning).run() {
-                // Somebody else imports the same file, or wrote to the thread: what they did is not done again.
+                // Another process imports the same file, or wrote to the thread: its work is not repeated.
                 Err(NovaError::Store(Error::Conflict { .. } | Error::Exists(_) | Error::KeyReused(_))) if tries > 0 => {
                 }
                 done => {
                     report.version = Some(done?);
-                    self.ledger.add(&report.thread_id, beginning);
+                    self.earlier_imports.add(&report.thread_id, beginning);
                     return Ok(report);
                 }
             }
@@ -117,35 +117,35 @@ impl<'a> Importer<'a> {
     }
 }
 
-/// The same agent if it can be one, else its name made fit; the original stays in the record.
+/// The same agent id if it is valid, else a valid one made from it; the original stays in the record.
 fn agent_id(manifest: Option<&Manifest>) -> Option<AgentId> {
-    let original = manifest.and_then(Manifest::agent_id).unwrap_or(NOBODY);
+    let original = manifest.and_then(Manifest::agent_id).unwrap_or(UNKNOWN_AGENT);
     let fit = |c: char| match c.to_ascii_lowercase() {
         c @ ('a'..='z' | '0'..='9' | '_' | '-') => c,
         _ => '-',
     };
     let slug: String = original.chars().map(fit).take(100).collect();
     let slug = slug.trim_matches('-');
-    [original, slug, NOBODY].into_iter().find_map(|name| AgentId::new(name).ok())
+    [original, slug, UNKNOWN_AGENT].into_iter().find_map(|name| AgentId::new(name).ok())
 }
 
-/// An import under way.
+/// An import in progress.
 struct Import<'a> {
     store: &'a dyn Store,
     source: &'a dyn Source,
     thread: ThreadId,
     survey: Survey,
-    record: Record,
-    /// The version of the thread; nothing before it is created.
+    record: ImportRecord,
+    /// The version of the thread; none before it is created.
     version: Option<u64>,
     /// The epoch of the lease, once it is held.
     epoch: Option<u64>,
 }
 
 impl<'a> Import<'a> {
-    fn of(store: &'a dyn Store, source: &'a dyn Source, plan: Plan, beginning: Beginning) -> Self {
+    fn of(store: &'a dyn Store, source: &'a dyn Source, plan: Plan, beginning: FileBeginning) -> Self {
         let Plan { thread, original_id, record, version, survey, .. } = plan;
-        let begin = || Record { begins: Some(beginning), ..Record::begin(source.name(), &original_id) };
+        let begin = || ImportRecord { begins: Some(beginning), ..ImportRecord::begin(source.name(), &original_id) };
         Self { store, source, thread, survey, record: record.unwrap_or_else(begin), version, epoch: None }
     }
 
@@ -153,17 +153,18 @@ impl<'a> Import<'a> {
         if self.version.is_none() {
             self.create()?;
         }
-        // One importer at a time: two that keep the same bytes would give them two names.
+        // One importer at a time: two that store the same bytes would give them two names.
         let lease = self.store.acquire(&self.thread, Acquire { wait: WAIT, take_over: false })?;
         self.epoch = Some(lease.epoch);
         let done = self.run_alone();
-        // Whoever can't give it back any more has lost it, or is about to end.
+        // If the release fails, the lease is lost already, or the process is about to end.
         _ = self.store.release(&lease);
         done
     }
 
     fn run_alone(&mut self) -> Result<u64, NovaError> {
-        let (expected, actual) = (self.version.unwrap_or_default(), self.store.head(&self.thread)?.version);
+        let expected = self.version.unwrap_or_default();
+        let actual = self.store.head(&self.thread)?.version;
         if expected != actual {
             return Err(Error::Conflict { thread: self.thread.clone(), expected, actual }.into());
         }
@@ -172,7 +173,7 @@ impl<'a> Import<'a> {
         Ok(self.version.unwrap_or_default())
     }
 
-    /// The thread, with what its manifest says and the record of an import that has just begun.
+    /// Creates the thread, with the fields of its manifest and the record of an import that has just begun.
     fn create(&mut self) -> Result<(), NovaError> {
         let manifest = self.survey.manifest.clone();
         let manifest = manifest.as_ref();
@@ -193,12 +194,14 @@ impl<'a> Import<'a> {
         })
     }
 
-    /// Keeps the bytes behind the head that are not kept yet, and says so after each blob.
+    /// Stores the bytes after the head that are not stored yet, and records that after each blob.
     fn keep_events(&mut self) -> Result<(), NovaError> {
         let source = self.source;
         let failed = || NovaError::reading(source.name());
         let mut input = source.open().map_err(failed())?;
-        let (mut hash, mut at, mut buffer) = (RunningHash::new(), 0, Vec::new());
+        let mut hash = RunningHash::new();
+        let mut at = 0;
+        let mut buffer = Vec::new();
         skip(&mut *input, self.survey.head_bytes).map_err(failed())?;
         while at < self.survey.bytes {
             let end = if at < self.record.bytes { self.record.bytes } else { self.survey.bytes };
@@ -212,41 +215,43 @@ impl<'a> Import<'a> {
             if is_new {
                 let piece = keep(self.store, &self.thread, &buffer)?;
                 self.record.blobs.push(piece);
-                (self.record.bytes, self.record.sha256) = (at, hash.digest());
+                self.record.bytes = at;
+                self.record.sha256 = hash.digest();
                 self.record.complete = false;
                 let patches = vec![self.record.kept_patch(piece)];
                 self.commit(Changeset { patches, ..Changeset::empty(Reason::Lifecycle) })?;
             }
         }
-        match hash.digest() == self.survey.hash {
-            true => Ok(()),
-            false => Err(NovaError::Changed { name: source.name().to_owned() }),
+        if hash.digest() != self.survey.hash {
+            return Err(NovaError::Changed { name: source.name().to_owned() });
         }
+        Ok(())
     }
 
-    /// Imports what is kept and not imported yet, read from the blobs, so that the log holds what they hold.
+    /// Imports what is stored and not imported yet, read from the blobs, so that the log has what they have.
     fn import_events(&mut self) -> Result<(), NovaError> {
         let from = self.record.imported;
         let start = if from.bytes == 0 { self.survey.start } else { Start { line: from.line, part: 1 } };
-        let (store, thread) = (self.store, self.thread.clone());
-        let kept = KeptBytes::new(store, &thread, self.record.blobs.clone(), from.bytes);
-        let mut reader = Reader::behind(BufReader::new(kept), start);
+        let store = self.store;
+        let thread = self.thread.clone();
+        let kept = StoredBytes::new(store, &thread, self.record.blobs.clone(), from.bytes);
+        let mut reader = Reader::starting_at(BufReader::new(kept), start);
         let mut chunk = Chunk::default();
         while let Some(mut line) = reader.next_line().map_err(NovaError::reading(self.source.name()))? {
             line.start += from.bytes;
             line.end += from.bytes;
             if chunk.is_full_before(&line) {
                 let changeset = std::mem::take(&mut chunk).into_changeset();
-                let patches = vec![self.record.place_patch()];
+                let patches = vec![self.record.position_patch()];
                 self.commit(Changeset { patches, ..changeset })?;
             }
-            self.record.imported = behind(&line);
+            self.record.imported = position_after(&line);
             chunk.add(line, from);
         }
         self.finish(chunk)
     }
 
-    /// The last commit: the manifest as it is now, the exact counts, and that this is all.
+    /// The last commit: the current manifest, the exact counts, and completeness.
     fn finish(&mut self, chunk: Chunk) -> Result<(), NovaError> {
         self.keep_head()?;
         let change = self.survey.manifest.as_ref().and_then(|manifest| changed(self.record.manifest(), manifest));
@@ -267,7 +272,9 @@ impl<'a> Import<'a> {
             return Ok(());
         }
         let mut input = self.source.open().map_err(NovaError::reading(self.source.name()))?;
-        let (mut left, mut hash, mut buffer) = (self.survey.head_bytes, RunningHash::new(), Vec::new());
+        let mut left = self.survey.head_bytes;
+        let mut hash = RunningHash::new();
+        let mut buffer = Vec::new();
         self.record.head_blobs.clear();
         while left > 0 {
             next_piece(&mut *input, left, &mut buffer, self.source)?;
@@ -285,8 +292,8 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    /// Commits one step. The key of the first is the content's, so that it makes one thread; the others name thread, content
-    /// and version. A step whose answer was lost happens once.
+    /// Commits one step. The key of the first is derived from the content, so that it creates one thread; the others are derived from
+    /// thread, content and version. A step whose answer was lost is committed once.
     fn commit(&mut self, changeset: Changeset) -> Result<(), NovaError> {
         let survey = &self.survey;
         let (key, expect, step) = match self.version {
@@ -310,7 +317,7 @@ impl<'a> Import<'a> {
     }
 }
 
-/// What the manifest says otherwise than before.
+/// The changed fields of the manifest.
 fn changed(before: Option<Manifest>, now: &Manifest) -> Option<ManifestChanged> {
     let before = before.unwrap_or_default();
     let differs = |before: Option<&str>, now: Option<&str>| now.filter(|now| before != Some(now)).map(str::to_owned);
@@ -322,7 +329,7 @@ fn changed(before: Option<Manifest>, now: &Manifest) -> Option<ManifestChanged> 
     (change != ManifestChanged::default()).then_some(change)
 }
 
-/// What the next commit adds.
+/// The content of the next commit.
 #[derive(Default)]
 struct Chunk {
     messages: Vec<Message>,
@@ -332,25 +339,25 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn is_full_before(&self, line: &Line) -> bool {
+    fn is_full_before(&self, line: &FileLine) -> bool {
         let events = self.messages.len() + self.actions.len();
         events > 0 && (events + line.events.len() > CHUNK_EVENTS || self.bytes + (line.end - line.start) > CHUNK_BYTES)
     }
 
-    /// Adds what a line holds behind the place that was reached before.
-    fn add(&mut self, line: Line, from: Place) {
+    /// Adds the content of a line after the position that was reached before.
+    fn add(&mut self, line: FileLine, from: ImportPosition) {
         let length = line.end - line.start;
         self.bytes += length;
         let is_wanted = |part, event: &_| is_new(&line, part, from) && fits(event, length);
         let wanted: Vec<_> = line.events.iter().map(|found| is_wanted(found.part, &found.event)).collect();
         let wanted = line.events.into_iter().zip(wanted).filter(|(_, wanted)| *wanted);
-        for ours in wanted.filter_map(|(found, _)| mapping::ours(found)) {
+        for ours in wanted.filter_map(|(found, _)| mapping::to_ours(found)) {
             match ours {
-                Ours::Message(message, origin) => {
+                ImportedEvent::Message(message, origin) => {
                     self.messages.push(message);
                     self.origins.push(origin);
                 }
-                Ours::Action(fields) => self.actions.push(fields),
+                ImportedEvent::Action(fields) => self.actions.push(fields),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The events of a file as ours, and ours as the file's.
+//! Converts between the events of a file and ours.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::record::FORMAT;
-use crate::nova_file::{Event, EventKind, Found};
+use crate::nova_file::{Event, EventKind, LocatedEvent};
 
 /// What a line of a log needs around an event.
 const ROOM: usize = 4 * 1024;
-/// A line of a file up to this length fits a line of a log, however its numbers are written again.
+/// A line of a file up to this length fits on a line of a log, however its numbers are written.
 const SURE_TO_FIT: u64 = 1 << 20;
 
-/// What a message can't say of where it came from.
+/// The origin of a message, as far as the message itself has no field for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Provenance {
     pub(super) id: MessageId,
@@ -26,15 +26,15 @@ pub(super) struct Provenance {
     /// Absent for a message that had no type.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<String>,
-    /// When its writer claimed it was written.
+    /// The time that its writer recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) timestamp: Option<String>,
-    /// Fields that nobody knows.
+    /// Unknown fields.
     #[serde(default, skip_serializing_if = "Fields::is_empty")]
     pub(super) extra: Fields,
 }
 
-/// Whether a line of a log can hold an event that stood in a line of this many bytes.
+/// Whether an event from a line of this many bytes fits on a line of a log.
 pub(super) fn fits(event: &Event, line_bytes: u64) -> bool {
     let length = || serde_json::to_vec(event.fields()).map_or(usize::MAX, |bytes| bytes.len());
     line_bytes <= SURE_TO_FIT || length() <= MAX_LINE_BYTES - ROOM
@@ -46,20 +46,20 @@ pub(super) fn is_message(event: &Event) -> bool {
 }
 
 /// What is imported of an event.
-pub(super) enum Ours {
+pub(super) enum ImportedEvent {
     /// A message and its origin.
     Message(Message, Provenance),
-    /// Anything else, whole.
+    /// Anything else, complete.
     Action(Fields),
 }
 
-/// The event as ours; nothing if it has no name, which a line number always is.
-pub(super) fn ours(found: Found) -> Option<Ours> {
-    let Found { line, part, event } = found;
+/// The event as ours; none if its id is not valid, which a line number always is.
+pub(super) fn to_ours(found: LocatedEvent) -> Option<ImportedEvent> {
+    let LocatedEvent { line, part, event } = found;
     let Some(role) = event.role() else {
         let event = Value::Object(event.into_fields());
         return match json!({"import": FORMAT, "line": line, "part": part, "event": event}) {
-            Value::Object(fields) => Some(Ours::Action(fields)),
+            Value::Object(fields) => Some(ImportedEvent::Action(fields)),
             _ => None,
         };
     };
@@ -69,7 +69,7 @@ pub(super) fn ours(found: Found) -> Option<Ours> {
     let mut extra = event.into_fields();
     let mut take = |name: &str| match extra.remove(name) {
         Some(Value::String(text)) => Some(text),
-        // What is no text stays where it was.
+        // A value that is not a text stays where it was.
         Some(other) => {
             extra.insert(name.to_owned(), other);
             None
@@ -77,16 +77,17 @@ pub(super) fn ours(found: Found) -> Option<Ours> {
         None => None,
     };
     let text = take("text").unwrap_or_default();
-    let (type_name, timestamp) = (take("type"), take("timestamp"));
+    let type_name = take("type");
+    let timestamp = take("timestamp");
     if kind != EventKind::AssistantText {
         take("role");
     }
     let visibility = if kind == EventKind::AssistantText { Visibility::Internal } else { Visibility::All };
     let message = Message { visibility, ..Message::text(role, text).with_id(id.clone()) };
-    Some(Ours::Message(message, Provenance { id, line, part, kind: type_name, timestamp, extra }))
+    Some(ImportedEvent::Message(message, Provenance { id, line, part, kind: type_name, timestamp, extra }))
 }
 
-/// The action that says where the messages of a changeset came from.
+/// The action that records the origin of the messages of a changeset.
 pub(super) fn origin_of(messages: Vec<Provenance>) -> Option<Fields> {
     match json!({"import": FORMAT, "messages": messages}) {
         Value::Object(fields) if !messages.is_empty() => Some(fields),
@@ -96,13 +97,13 @@ pub(super) fn origin_of(messages: Vec<Provenance>) -> Option<Fields> {
 
 /// What was imported in one changeset, as the file had it.
 #[derive(Default)]
-pub(super) struct Theirs {
+pub(super) struct FileEvents {
     origins: HashMap<MessageId, Provenance>,
     events: Vec<(u64, u32, Event)>,
 }
 
-impl Theirs {
-    /// Takes in what a recorded action says of an import; ordinary actions are passed over.
+impl FileEvents {
+    /// Adds a recorded action of an import; other actions are ignored.
     pub(super) fn action(&mut self, fields: &Fields) {
         if fields.get("import").and_then(Value::as_str) != Some(FORMAT) {
             return;
@@ -120,7 +121,7 @@ impl Theirs {
         }
     }
 
-    /// Takes in a message; false if it was not imported.
+    /// Adds a message; false if it was not imported.
     pub(super) fn message(&mut self, message: &Message) -> bool {
         let Some(origin) = message.id.as_ref().and_then(|id| self.origins.remove(id)) else { return false };
         let mut fields = origin.extra;

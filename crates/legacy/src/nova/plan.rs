@@ -1,30 +1,30 @@
-//! What is to be done with a file, decided before anything is written.
+//! What to do with a file, decided before anything is written.
 
 use selvedge_log::Trust;
 use selvedge_log::hash::sha256;
 use selvedge_model::ThreadId;
 use selvedge_store::{Error, Store};
 
+use super::earlier_imports::{EarlierImport, EarlierImports};
 use super::error::NovaError;
 use super::import::{Outcome, Report};
-use super::ledger::{Known, Ledger};
-use super::record::{self, Record};
+use super::record::{self, ImportRecord};
 use super::source::Source;
 use super::survey::{self, Survey};
 use crate::nova_file::Manifest;
 
-/// What is to be done.
+/// What to do.
 pub(super) struct Plan {
     pub(super) thread: ThreadId,
     pub(super) outcome: Outcome,
     pub(super) original_id: String,
-    pub(super) record: Option<Record>,
+    pub(super) record: Option<ImportRecord>,
     pub(super) version: Option<u64>,
     pub(super) survey: Survey,
 }
 
 impl Plan {
-    /// What an import that follows the plan reports.
+    /// The report of an import that follows the plan.
     pub(super) fn report(&self) -> Report {
         Report {
             outcome: self.outcome,
@@ -37,31 +37,31 @@ impl Plan {
     }
 }
 
-/// Decides what is to be done with a file.
+/// Decides what to do with a file.
 pub(super) fn plan(
     store: &dyn Store,
     trust: &Trust,
-    ledger: &mut Ledger,
+    earlier_imports: &mut EarlierImports,
     source: &dyn Source,
 ) -> Result<Plan, NovaError> {
     let name = || source.name().to_owned();
     let original_id = original_id(source, survey::manifest(source)?.as_ref());
     let thread = thread_id(&original_id);
-    // An id that was used once is never used again, and that is said before the whole file is read.
+    // An id is never reused, and that is reported before the whole file is read.
     if store.tombstone(&thread)?.is_some() {
         return Err(Error::Deleted(thread).into());
     }
     let loaded = record::load(store, trust, &thread)?;
     if let Some((Some(record), version)) = loaded {
         let survey = survey::survey(source, Some(&record))?;
-        return going_on(source, original_id, Known { thread, record, version, survey, is_had: false });
+        return continuing(source, original_id, EarlierImport { thread, record, version, survey, is_had: false });
     }
     let survey = survey::survey(source, None)?;
     if survey.counts.manifests + survey.counts.parsed == 0 {
         return Err(NovaError::NotNova { name: name() });
     }
-    if let Some(known) = ledger.find(store, trust, source, &survey)? {
-        return going_on(source, original_id, known);
+    if let Some(known) = earlier_imports.find(store, trust, source, &survey)? {
+        return continuing(source, original_id, known);
     }
     match loaded {
         Some(_) => Err(NovaError::Taken { name: name(), thread }),
@@ -69,21 +69,26 @@ pub(super) fn plan(
     }
 }
 
-/// What is to be done with a file that was imported before, or of which something was.
-fn going_on(source: &dyn Source, original_id: String, known: Known) -> Result<Plan, NovaError> {
-    let Known { thread, record, version, survey, is_had } = known;
+/// What to do with a file that was imported before, completely or in part.
+fn continuing(source: &dyn Source, original_id: String, known: EarlierImport) -> Result<Plan, NovaError> {
+    let EarlierImport { thread, record, version, survey, is_had } = known;
     if is_had {
-        let (outcome, record) = (Outcome::Unchanged, Some(record));
+        let outcome = Outcome::Unchanged;
+        let record = Some(record);
         return Ok(Plan { thread, outcome, original_id, record, version: Some(version), survey });
     }
     if survey.kept_hash != Some(record.sha256) {
-        let (kept, expected, found) = (record.bytes, record.sha256, survey.kept_hash);
+        let kept = record.bytes;
+        let expected = record.sha256;
+        let found = survey.kept_hash;
         return Err(NovaError::Diverged { name: source.name().to_owned(), thread, kept, expected, found });
     }
-    let outcome = match record.complete {
-        false => Outcome::Resumed,
-        true if record.bytes == survey.bytes && record.head_sha256 == Some(survey.head_hash) => Outcome::Unchanged,
-        true => Outcome::Extended,
+    let outcome = if !record.complete {
+        Outcome::Resumed
+    } else if record.bytes == survey.bytes && record.head_sha256 == Some(survey.head_hash) {
+        Outcome::Unchanged
+    } else {
+        Outcome::Extended
     };
     Ok(Plan { thread, outcome, original_id, record: Some(record), version: Some(version), survey })
 }
@@ -95,7 +100,7 @@ fn original_id(source: &dyn Source, manifest: Option<&Manifest>) -> String {
     manifest.and_then(Manifest::id).unwrap_or(stem).to_owned()
 }
 
-/// The same id if it can be one, else always the same one for the same text.
+/// The same id if it is valid, else always the same one for the same text.
 fn thread_id(original: &str) -> ThreadId {
     ThreadId::new(original).unwrap_or_else(|_| {
         let hash = sha256(format!("selvedge/import/nova/1\0{original}").as_bytes()).to_string();

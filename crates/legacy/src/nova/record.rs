@@ -1,4 +1,4 @@
-//! The record of an import, as it stands in the thread's state: which file, how much of it, what was found.
+//! The record of an import, in the thread's state: which file, how much of it, what was found.
 
 use selvedge_log::Trust;
 use selvedge_log::hash::sha256;
@@ -12,20 +12,20 @@ use selvedge_store::{Error, Logs, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ledger::Beginning;
+use super::earlier_imports::FileBeginning;
 use crate::nova_file::{Counts, Manifest};
 
-/// The key of the state under which the record stands.
+/// The key of the record in the state.
 pub const STATE_KEY: &str = "__import";
-/// The form, as the record names it.
+/// The name of the format in the record.
 pub(super) const FORMAT: &str = "nova";
-/// A manifest longer than this is kept whole only as a blob.
+/// A longer manifest is stored completely only as a blob.
 const MANIFEST_BYTES_MAX: usize = 64 * 1024;
 
 /// How far the events of a file were imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
-    /// Every line before this byte behind the head.
+pub(super) struct ImportPosition {
+    /// Every line before this byte after the head.
     pub(super) bytes: u64,
     /// The number of the line that begins there.
     pub(super) line: u64,
@@ -33,53 +33,53 @@ pub(super) struct Place {
     pub(super) part: u32,
 }
 
-/// A blob that holds bytes of the file.
+/// A blob that has bytes of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Piece {
+pub(super) struct StoredPiece {
     pub(super) blob: Digest,
     pub(super) bytes: u64,
 }
 
 /// The record of an import.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct ImportRecord {
     /// `nova`.
     pub(super) format: String,
     /// The name of the file.
     pub(super) source: String,
-    /// Always false: nobody here saw it happen.
+    /// Always false: the events were not witnessed here.
     pub(super) witnessed: bool,
     /// The thread's id in the file, or the file's name.
     pub(super) original_id: String,
-    /// What the file began with; told by the first changeset only, so that it is found without reading the log.
+    /// The beginning of the file; only in the first changeset, so that it is found without reading the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) begins: Option<Beginning>,
+    pub(super) begins: Option<FileBeginning>,
     /// The manifest as the file had it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) manifest: Option<Fields>,
-    /// Whether unknown fields of the manifest are kept only as a blob, because they were too long.
+    /// Whether unknown fields of the manifest are stored only as a blob, because they were too long.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) manifest_shortened: bool,
-    /// The hash of the head, once all behind it was imported.
+    /// The hash of the head, once everything after it was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) head_sha256: Option<Digest>,
-    /// The blobs that hold the head.
+    /// The blobs that have the head.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) head_blobs: Vec<Piece>,
-    /// How many bytes behind the head are kept.
+    pub(super) head_blobs: Vec<StoredPiece>,
+    /// How many bytes after the head are stored.
     pub(super) bytes: u64,
     /// Their hash.
     pub(super) sha256: Digest,
-    /// The blobs that hold them, in order.
-    pub(super) blobs: Vec<Piece>,
+    /// The blobs that have them, in order.
+    pub(super) blobs: Vec<StoredPiece>,
     /// How far they were imported.
-    pub(super) imported: Place,
+    pub(super) imported: ImportPosition,
     /// Whether that is all.
     pub(super) complete: bool,
     /// What was found in the whole file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) counts: Option<Counts>,
-    /// Events that no line of a log can hold; they are only in the blobs.
+    /// Events that fit on no line of a log; they are only in the blobs.
     #[serde(default)]
     pub(super) too_large: u64,
     /// The version at which the import was complete.
@@ -87,7 +87,7 @@ pub(super) struct Record {
     pub(super) log_version: Option<u64>,
 }
 
-impl Record {
+impl ImportRecord {
     /// The record of an import that has just begun.
     pub(super) fn begin(source: &str, original_id: &str) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl Record {
             bytes: 0,
             sha256: sha256(b""),
             blobs: Vec::new(),
-            imported: Place::default(),
+            imported: ImportPosition::default(),
             complete: false,
             counts: None,
             too_large: 0,
@@ -111,7 +111,7 @@ impl Record {
         }
     }
 
-    /// Takes in what the manifest of the file says now.
+    /// Sets the current manifest of the file.
     pub(super) fn set_manifest(&mut self, manifest: &Manifest) {
         let mut manifest = manifest.clone();
         let length = serde_json::to_vec(manifest.fields()).map_or(usize::MAX, |bytes| bytes.len());
@@ -133,19 +133,19 @@ impl Record {
         Patch::new(vec![Op::Set { path: Path::keys([STATE_KEY]), value }]).from_source("import:nova")
     }
 
-    /// The patch that says that one more blob is kept.
-    pub(super) fn kept_patch(&self, piece: Piece) -> Patch {
+    /// The patch that adds one more blob.
+    pub(super) fn kept_patch(&self, piece: StoredPiece) -> Patch {
         let blob = serde_json::to_value(piece).unwrap_or_default();
         let append = Op::Append { path: Path::keys([STATE_KEY, "blobs"]), value: blob };
         self.merging([append], &["bytes", "sha256", "complete"])
     }
 
-    /// The patch that says how far it came.
-    pub(super) fn place_patch(&self) -> Patch {
+    /// The patch that records the progress.
+    pub(super) fn position_patch(&self) -> Patch {
         self.merging([], &["imported"])
     }
 
-    /// The patch that ends the record: everything but the blobs, which it has.
+    /// The patch that completes the record: everything but the blobs, which it has.
     pub(super) fn end_patch(&self) -> Patch {
         let all = serde_json::to_value(self).unwrap_or_default();
         let names: Vec<_> = all.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
@@ -169,9 +169,8 @@ impl Record {
     }
 }
 
-/// The record of a thread, and the version it is at; nothing if there is no such thread. Its messages are not kept in
-/// memory on the way.
-pub(super) fn load(logs: &dyn Logs, trust: &Trust, thread: &ThreadId) -> Result<Option<(Option<Record>, u64)>> {
+/// The record of a thread, and its version; none if there is no such thread. Its messages are not kept in memory.
+pub(super) fn load(logs: &dyn Logs, trust: &Trust, thread: &ThreadId) -> Result<Option<(Option<ImportRecord>, u64)>> {
     let mut state = empty_state();
     let mut refused = None;
     let head = each_changeset(logs, thread, trust, |entry| {
@@ -185,6 +184,6 @@ pub(super) fn load(logs: &dyn Logs, trust: &Trust, thread: &ThreadId) -> Result<
     };
     match refused {
         Some(error) => Err(Error::Fold { thread: thread.clone(), source: error.into() }),
-        None => Ok(Some((Record::of(&state), head.version))),
+        None => Ok(Some((ImportRecord::of(&state), head.version))),
     }
 }

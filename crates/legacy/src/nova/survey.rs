@@ -1,4 +1,4 @@
-//! A file looked at from its first byte to its last, before anything of it is imported.
+//! Reads a whole file before anything of it is imported.
 
 use std::io::{self, Read};
 
@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use super::error::NovaError;
 use super::mapping::{fits, is_message};
-use super::record::{Place, Record};
+use super::record::{ImportPosition, ImportRecord};
 use super::source::Source;
-use crate::nova_file::{Counts, Line, Manifest, Reader, Start};
+use crate::nova_file::{Counts, FileLine, Manifest, Reader, Start};
 
 /// What an import adds to a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -22,7 +22,7 @@ pub struct Added {
     pub bytes: u64,
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) manifest: Option<Manifest>,
@@ -31,7 +31,7 @@ pub(super) struct Survey {
     pub(super) start: Start,
     pub(super) bytes: u64,
     pub(super) hash: Digest,
-    /// The hash of as many bytes as were kept of it before.
+    /// The hash of as many bytes as were stored before.
     pub(super) kept_hash: Option<Digest>,
     pub(super) counts: Counts,
     /// What is not imported yet.
@@ -39,19 +39,20 @@ pub(super) struct Survey {
     pub(super) too_large: u64,
 }
 
-/// Looks at the head of a file only.
+/// Reads only the head of a file.
 pub(super) fn manifest(source: &dyn Source) -> Result<Option<Manifest>, NovaError> {
     let reader = source.open().and_then(Reader::new).map_err(NovaError::reading(source.name()))?;
     Ok(reader.manifest().cloned())
 }
 
-/// Looks at all of a file, of which perhaps something was imported before.
-pub(super) fn survey(source: &dyn Source, before: Option<&Record>) -> Result<Survey, NovaError> {
+/// Reads all of a file, of which some may have been imported before.
+pub(super) fn survey(source: &dyn Source, before: Option<&ImportRecord>) -> Result<Survey, NovaError> {
     let failed = || NovaError::reading(source.name());
     let input = source.open().map_err(failed())?;
     let mut reader = Reader::marking(input, before.map(|record| record.bytes)).map_err(failed())?;
-    let place = before.map_or(Place::default(), |record| record.imported);
-    let (mut added, mut too_large) = (Added::default(), 0);
+    let place = before.map_or(ImportPosition::default(), |record| record.imported);
+    let mut added = Added::default();
+    let mut too_large = 0;
     while let Some(line) = reader.next_line().map_err(failed())? {
         for found in &line.events {
             match (fits(&found.event, line.end - line.start), is_new(&line, found.part, place)) {
@@ -77,20 +78,21 @@ pub(super) fn survey(source: &dyn Source, before: Option<&Record>) -> Result<Sur
     })
 }
 
-/// Passes over this many bytes.
+/// Skips this many bytes.
 pub(super) fn skip(input: &mut dyn Read, bytes: u64) -> io::Result<()> {
     io::copy(&mut input.take(bytes), &mut io::sink()).map(drop)
 }
 
-/// Whether an object of a line is behind the place that an import came to.
-pub(super) fn is_new(line: &Line, part: u32, place: Place) -> bool {
+/// Whether an object of a line is after the position that an import reached.
+pub(super) fn is_new(line: &FileLine, part: u32, place: ImportPosition) -> bool {
     line.start > place.bytes || line.start == place.bytes && part > place.part
 }
 
-/// The place behind a line.
-pub(super) fn behind(line: &Line) -> Place {
-    match line.ended {
-        true => Place { bytes: line.end, line: line.number + 1, part: 0 },
-        false => Place { bytes: line.start, line: line.number, part: line.parts },
+/// The position after a line.
+pub(super) fn position_after(line: &FileLine) -> ImportPosition {
+    if line.ended {
+        ImportPosition { bytes: line.end, line: line.number + 1, part: 0 }
+    } else {
+        ImportPosition { bytes: line.start, line: line.number, part: line.parts }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::event::{Event, EventKind};
-use super::mend::Mended;
+use super::replacements::Replacements;
 
 /// How many remarks are kept with their line.
 const REMARKS: usize = 10;
@@ -70,13 +70,13 @@ pub struct Remark {
     /// The line, from 1.
     pub line: u64,
     /// What was found there.
-    pub what: What,
+    pub what: RemarkKind,
 }
 
 /// What was repaired or skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum RemarkKind {
     /// Several objects on one line, separated.
     Glued,
     /// An object that begins and never ends.
@@ -104,8 +104,8 @@ impl Counts {
         self.repaired_glued + self.repaired_nul + self.repaired_value
     }
 
-    pub(super) fn mended(&mut self, line: u64, mended: Mended) {
-        let found = [(mended.text, What::Surrogate), (mended.number, What::Number)];
+    pub(super) fn replaced(&mut self, line: u64, replaced: Replacements) {
+        let found = [(replaced.text, RemarkKind::Surrogate), (replaced.number, RemarkKind::Number)];
         found.into_iter().filter(|(found, _)| *found).for_each(|(_, what)| self.remark(line, what));
     }
 
@@ -121,15 +121,15 @@ impl Counts {
         } += 1;
     }
 
-    pub(super) fn remark(&mut self, line: u64, what: What) {
+    pub(super) fn remark(&mut self, line: u64, what: RemarkKind) {
         match what {
-            What::Glued => self.repaired_glued += 1,
-            What::Torn => self.skipped_torn += 1,
-            What::Nul => self.skipped_nul += 1,
-            What::Invalid => self.skipped_invalid += 1,
-            What::Long => self.skipped_long += 1,
-            What::Surrogate => self.mended_text += 1,
-            What::Number => self.mended_number += 1,
+            RemarkKind::Glued => self.repaired_glued += 1,
+            RemarkKind::Torn => self.skipped_torn += 1,
+            RemarkKind::Nul => self.skipped_nul += 1,
+            RemarkKind::Invalid => self.skipped_invalid += 1,
+            RemarkKind::Long => self.skipped_long += 1,
+            RemarkKind::Surrogate => self.mended_text += 1,
+            RemarkKind::Number => self.mended_number += 1,
         }
         let remark = Remark { line, what };
         if self.remarks.len() < REMARKS && !self.remarks.contains(&remark) {

@@ -30,7 +30,8 @@ impl Raw {
         self.bytes.clear();
         self.bytes.shrink_to(1 << 20);
         self.zeros.clear();
-        (self.ended, self.too_long) = (false, false);
+        self.ended = false;
+        self.too_long = false;
         let mut any = false;
         while !self.ended {
             let available = match input.fill_buf() {

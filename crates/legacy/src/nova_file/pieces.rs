@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::DEPTH_MAX;
 use super::event::Event;
-use super::mend::{self, Mended};
+use super::replacements::{self, Replacements};
 
 /// How often the next object is searched for in one line; a crash does not leave a line with more beginnings.
 const TRIES: usize = 1_000;
@@ -30,7 +30,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 #[derive(Debug, PartialEq)]
 pub(super) enum Piece {
     /// A complete object, its end, and its replaced values.
-    Object(Fields, usize, Mended),
+    Object(Fields, usize, Replacements),
     /// An object that begins and never ends.
     Torn,
     /// Zero bytes.
@@ -70,7 +70,7 @@ fn stretch(line: &[u8], range: Range<usize>, tries: &mut usize, found: &mut Vec<
             Beginning::Whole(length) => {
                 let end = at + length;
                 let whole = object(&line[at..end]);
-                found.push(whole.map_or(Piece::Invalid, |(fields, mended)| Piece::Object(fields, end, mended)));
+                found.push(whole.map_or(Piece::Invalid, |(fields, replaced)| Piece::Object(fields, end, replaced)));
                 end
             }
             _ => {
@@ -104,12 +104,12 @@ fn beginning(bytes: &[u8]) -> Beginning {
     }
 }
 
-fn object(bytes: &[u8]) -> Option<(Fields, Mended)> {
+fn object(bytes: &[u8]) -> Option<(Fields, Replacements)> {
     let limits = Limits { bytes_max: MAX_LINE_BYTES, depth_max: DEPTH_MAX };
-    let whole = mend::whole_surrogates(bytes);
-    let mended = Mended { text: whole.is_some(), number: mend::has_inexact_number(bytes) };
+    let whole = replacements::whole_surrogates(bytes);
+    let replaced = Replacements { text: whole.is_some(), number: replacements::has_inexact_number(bytes) };
     match strict::parse_within(whole.as_deref().unwrap_or(bytes), limits) {
-        Ok(Value::Object(fields)) => Some((fields, mended)),
+        Ok(Value::Object(fields)) => Some((fields, replaced)),
         _ => None,
     }
 }

@@ -14,7 +14,7 @@ use std::io::{self, BufRead};
 
 use selvedge_model::Digest;
 
-use super::counts::{Counts, What};
+use super::counts::{Counts, RemarkKind};
 use super::event::Event;
 use super::lines::Raw;
 use super::manifest::Manifest;
@@ -32,7 +32,7 @@ pub struct Start {
 
 /// One event and its position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct LocatedEvent {
     /// The line, from 1.
     pub line: u64,
     /// The number of its object in that line, from 1.
@@ -43,7 +43,7 @@ pub struct Found {
 
 /// The content of one line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct FileLine {
     /// Its number, from 1.
     pub number: u64,
     /// Its start among the events' bytes.
@@ -55,7 +55,7 @@ pub struct Line {
     /// The number of its last complete object.
     pub parts: u32,
     /// The events that could be separated.
-    pub events: Vec<Found>,
+    pub events: Vec<LocatedEvent>,
 }
 
 /// Reads a file of the older form.
@@ -70,7 +70,7 @@ pub struct Reader<R> {
     events: Trace,
     start: Start,
     /// The line that was read to find the end of the head.
-    waiting: Option<Line>,
+    waiting: Option<FileLine>,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -81,14 +81,14 @@ impl<R: BufRead> Reader<R> {
 
     /// The same, which also remembers the hash of the first `mark` of the events' bytes.
     pub fn marking(input: R, mark: Option<u64>) -> io::Result<Self> {
-        let mut reader = Self::behind(input, Start { line: 1, part: 1 });
+        let mut reader = Self::starting_at(input, Start { line: 1, part: 1 });
         reader.events = mark.map_or_else(Trace::default, Trace::marking);
         reader.read_head()?;
         Ok(reader)
     }
 
     /// Starts after a head, or at any line of events.
-    pub fn behind(input: R, start: Start) -> Self {
+    pub fn starting_at(input: R, start: Start) -> Self {
         let head = Trace::default();
         let events = Trace::default();
         let raw = Raw::default();
@@ -137,7 +137,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// The next line; `None` at the end.
-    pub fn next_line(&mut self) -> io::Result<Option<Line>> {
+    pub fn next_line(&mut self) -> io::Result<Option<FileLine>> {
         if let Some(line) = self.waiting.take() {
             return Ok(Some(line));
         }
@@ -209,7 +209,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Counts the content of a line and keeps its events.
-    fn take(&mut self, found: Option<Vec<Piece>>, start: u64, first_part: u32) -> Line {
+    fn take(&mut self, found: Option<Vec<Piece>>, start: u64, first_part: u32) -> FileLine {
         let number = self.next_line;
         self.next_line += 1;
         self.counts.lines += 1;
@@ -217,20 +217,20 @@ impl<R: BufRead> Reader<R> {
         let mut part = first_part - 1;
         match found {
             None => {
-                self.counts.remark(number, What::Long);
+                self.counts.remark(number, RemarkKind::Long);
                 self.counts.lost += 1;
             }
             Some(found) if found.is_empty() => self.counts.blank += 1,
             Some(found) => self.take_pieces(number, found, &mut part, &mut events),
         }
-        Line { number, start, end: self.events.bytes(), ended: self.raw.ended, parts: part, events }
+        FileLine { number, start, end: self.events.bytes(), ended: self.raw.ended, parts: part, events }
     }
 
-    fn take_pieces(&mut self, number: u64, found: Vec<Piece>, part: &mut u32, events: &mut Vec<Found>) {
+    fn take_pieces(&mut self, number: u64, found: Vec<Piece>, part: &mut u32, events: &mut Vec<LocatedEvent>) {
         let total = found.len();
         let nul = found.iter().filter(|piece| **piece == Piece::Nul).count();
         let mut used = 0;
-        let mut mended = false;
+        let mut replaced = false;
         for piece in found {
             match piece {
                 Piece::Object(fields, _, put_right) => {
@@ -238,31 +238,31 @@ impl<R: BufRead> Reader<R> {
                     let is_manifest = self.manifest.is_some() && self.counts.manifests == 0;
                     let event = if is_manifest { None } else { Event::of(fields) };
                     if !is_manifest && event.is_none() {
-                        self.counts.remark(number, What::Invalid);
+                        self.counts.remark(number, RemarkKind::Invalid);
                         continue;
                     }
                     used += 1;
-                    mended |= put_right.any();
-                    self.counts.mended(number, put_right);
+                    replaced |= put_right.any();
+                    self.counts.replaced(number, put_right);
                     match event {
                         None => self.counts.manifests = 1,
                         Some(event) => {
                             self.counts.event(&event);
-                            events.push(Found { line: number, part: *part, event });
+                            events.push(LocatedEvent { line: number, part: *part, event });
                         }
                     }
                 }
-                Piece::Torn => self.counts.remark(number, What::Torn),
-                Piece::Nul => self.counts.remark(number, What::Nul),
-                Piece::Invalid => self.counts.remark(number, What::Invalid),
+                Piece::Torn => self.counts.remark(number, RemarkKind::Torn),
+                Piece::Nul => self.counts.remark(number, RemarkKind::Nul),
+                Piece::Invalid => self.counts.remark(number, RemarkKind::Invalid),
             }
         }
         match used {
             0 => self.counts.lost += 1,
-            1 if total == 1 && mended => self.counts.repaired_value += 1,
+            1 if total == 1 && replaced => self.counts.repaired_value += 1,
             1 if total == 1 => self.counts.clean += 1,
             1 if total == nul + 1 => self.counts.repaired_nul += 1,
-            _ => self.counts.remark(number, What::Glued),
+            _ => self.counts.remark(number, RemarkKind::Glued),
         }
     }
 }

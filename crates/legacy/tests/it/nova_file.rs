@@ -4,7 +4,7 @@ use std::io::BufRead;
 use std::path::Path;
 
 use proptest::prelude::*;
-use selvedge_legacy::nova_file::{Counts, Event, EventKind, Reader, Remark, What, write_event, write_manifest};
+use selvedge_legacy::nova_file::{Counts, Event, EventKind, Reader, Remark, RemarkKind, write_event, write_manifest};
 use selvedge_log::hash::sha256;
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -55,7 +55,7 @@ fn check_sums(bytes: &[u8], reader: &Reader<impl BufRead>, yielded: u64) {
     assert_eq!(reader.events_hash(), sha256(&bytes[head..]));
 }
 
-fn remarks(places: &[(u64, What)]) -> Vec<Remark> {
+fn remarks(places: &[(u64, RemarkKind)]) -> Vec<Remark> {
     places.iter().map(|(line, what)| Remark { line: *line, what: *what }).collect()
 }
 
@@ -97,7 +97,7 @@ fn unknown_keys_and_unknown_types_are_kept() {
 #[test]
 fn a_torn_last_line_is_skipped() {
     let expected = Counts { lines: 3, clean: 2, lost: 1, manifests: 1, parsed: 1, messages: 1, ..Counts::default() };
-    check("torn_end", Counts { skipped_torn: 1, remarks: remarks(&[(3, What::Torn)]), ..expected });
+    check("torn_end", Counts { skipped_torn: 1, remarks: remarks(&[(3, RemarkKind::Torn)]), ..expected });
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_last_line_that_lacks_only_its_end_is_read() {
 #[test]
 fn an_event_appended_to_a_torn_line_is_separated() {
     let expected = Counts { lines: 4, clean: 3, manifests: 1, parsed: 3, messages: 2, legacy: 1, ..Counts::default() };
-    let places = remarks(&[(3, What::Torn), (3, What::Glued)]);
+    let places = remarks(&[(3, RemarkKind::Torn), (3, RemarkKind::Glued)]);
     check("glued_torn", Counts { repaired_glued: 1, skipped_torn: 1, remarks: places, ..expected });
 }
 
@@ -143,7 +143,7 @@ fn an_event_on_the_line_of_the_manifest_is_separated() {
     let first = reader.next_line().unwrap().unwrap();
     assert_eq!((first.start, first.events[0].part), (0, 2));
     let head = usize::try_from(reader.head_bytes()).unwrap();
-    let mut behind = Reader::behind(&bytes[head..], reader.start());
+    let mut behind = Reader::starting_at(&bytes[head..], reader.start());
     assert_eq!(behind.next_line().unwrap().unwrap(), first);
 }
 
@@ -151,7 +151,14 @@ fn an_event_on_the_line_of_the_manifest_is_separated() {
 fn zeros_are_skipped_and_what_is_beside_them_is_read() {
     let expected = Counts { lines: 6, clean: 2, repaired_nul: 1, repaired_glued: 1, lost: 2, ..Counts::default() };
     let expected = Counts { manifests: 1, parsed: 3, messages: 2, legacy: 1, ..expected };
-    let places = [(3, What::Nul), (4, What::Nul), (5, What::Torn), (5, What::Nul), (5, What::Glued), (6, What::Nul)];
+    let places = [
+        (3, RemarkKind::Nul),
+        (4, RemarkKind::Nul),
+        (5, RemarkKind::Torn),
+        (5, RemarkKind::Nul),
+        (5, RemarkKind::Glued),
+        (6, RemarkKind::Nul),
+    ];
     check("nul", Counts { skipped_nul: 4, skipped_torn: 1, remarks: remarks(&places), ..expected });
 }
 
@@ -164,7 +171,7 @@ fn blank_lines_are_ignored_even_before_the_manifest() {
 #[test]
 fn invalid_utf8_is_skipped() {
     let expected = Counts { lines: 4, clean: 3, lost: 1, manifests: 1, parsed: 2, messages: 2, ..Counts::default() };
-    check("not_utf8", Counts { skipped_invalid: 1, remarks: remarks(&[(3, What::Invalid)]), ..expected });
+    check("not_utf8", Counts { skipped_invalid: 1, remarks: remarks(&[(3, RemarkKind::Invalid)]), ..expected });
 }
 
 /// A message that ended in half an emoji was lost, and an integer beyond 64 bits was rounded and counted as clean.
@@ -173,7 +180,13 @@ fn values_without_an_exact_representation_are_replaced_and_reported() {
     let expected = Counts { lines: 5, clean: 1, repaired_value: 3, repaired_glued: 1, ..Counts::default() };
     let expected = Counts { manifests: 1, parsed: 5, messages: 2, results: 2, tool_uses: 1, ..expected };
     let expected = Counts { mended_text: 2, mended_number: 2, ..expected };
-    let places = [(1, What::Surrogate), (2, What::Surrogate), (4, What::Number), (5, What::Number), (5, What::Glued)];
+    let places = [
+        (1, RemarkKind::Surrogate),
+        (2, RemarkKind::Surrogate),
+        (4, RemarkKind::Number),
+        (5, RemarkKind::Number),
+        (5, RemarkKind::Glued),
+    ];
     let found = check("odd_values", Counts { remarks: remarks(&places), ..expected });
     assert_eq!(found[0].text(), Some("cut in the middle: \u{fffd}"));
     assert_eq!(found[1].fields()["inputTokens"], u64::MAX);
@@ -205,7 +218,7 @@ fn a_line_that_is_too_long_is_skipped_and_not_stored() {
     let mut reader = Reader::new(bytes.as_slice()).unwrap();
     assert_eq!(events(&mut reader).len(), 1);
     let expected = Counts { lines: 3, clean: 2, lost: 1, manifests: 1, parsed: 1, legacy: 1, ..Counts::default() };
-    let expected = Counts { skipped_long: 1, remarks: remarks(&[(2, What::Long)]), ..expected };
+    let expected = Counts { skipped_long: 1, remarks: remarks(&[(2, RemarkKind::Long)]), ..expected };
     assert_eq!(reader.counts(), &expected);
     check_sums(&bytes, &reader, 1);
 }
@@ -268,7 +281,8 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => cut.prop_map(|(name, from, to)| {
             let bytes = fixture(name);
-            let (from, to) = (from.index(bytes.len()), to.index(bytes.len() + 1));
+            let from = from.index(bytes.len());
+            let to = to.index(bytes.len() + 1);
             bytes[from.min(to)..from.max(to)].to_vec()
         }),
         1 => prop::collection::vec(any::<u8>(), 0..40),

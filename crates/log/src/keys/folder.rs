@@ -95,7 +95,11 @@ impl Classify for KeyError {
 
     fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Absent { .. } => "make one with `selvedge init`".to_owned(),
+            Self::Absent { .. } => {
+                "if you have a key, set SELVEDGE_HOME to the folder that holds it: a new key can't continue the threads of \
+                 another; if you never had one, `selvedge init` makes it"
+                    .to_owned()
+            }
             Self::Lost { path, .. } => format!(
                 "everything it signed stays readable and verifiable, but nothing can be added to it: put the private key \
                  back from a copy, or move `{}` away and make a new key with `selvedge init`, for new threads",
@@ -282,7 +286,8 @@ mod tests {
     fn an_absent_key_has_a_hint() {
         let root = tempfile::tempdir().unwrap();
         let error = KeyFolder::load(&root.path().join("none")).unwrap_err();
-        assert_eq!((error.code(), error.hint().unwrap().as_str()), ("key_absent", "make one with `selvedge init`"));
+        assert_eq!(error.code(), "key_absent");
+        assert!(error.hint().unwrap().contains("SELVEDGE_HOME"), "the key may be elsewhere");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::mpsc::{self, TrySendError};
 use std::thread;
 
-use selvedge_model::LogId;
+use selvedge_model::{Digest, LogId};
 
 use super::{Damage, Entry, Flaw, Scanner};
 use crate::hash::RunningHash;
@@ -33,6 +33,8 @@ pub struct Examined {
     /// The first line whose payload this program does not understand, although it is as it was signed. No changeset from there on was
     /// passed to the caller, and `tail` ends before it.
     pub unread: Option<Damage>,
+    /// The versions and signers of the valid checkpoints from that line on.
+    pub unread_signers: Vec<(u64, Digest)>,
     /// The end of the log after the last valid checkpoint, understood or not.
     pub verified: Option<Head>,
     /// The log id in line 0; possibly nothing after it is signed.
@@ -252,13 +254,14 @@ impl<E: FnMut(Entry)> Examination<'_, E> {
                 passed: None,
                 bytes,
                 unread: None,
+                unread_signers: Vec::new(),
                 verified: None,
                 log_id: scanner.log_id,
             });
         }
         let tail = good.map(|(head, hash)| Tail::behind(head, hash));
-        let Scanner { passed, unread, head: verified, log_id, .. } = scanner;
-        Ok(Examined { tail, damage, passed, bytes, unread, verified, log_id })
+        let Scanner { passed, unread, unread_signers, head: verified, log_id, .. } = scanner;
+        Ok(Examined { tail, damage, passed, bytes, unread, unread_signers, verified, log_id })
     }
 }
 

@@ -68,7 +68,7 @@ impl Odd {
 }
 
 /// For each sample: its name, its bytes, the version up to which it is valid, and whether this program understands all of that.
-fn samples() -> Vec<(&'static str, Vec<u8>, Option<u64>, bool)> {
+pub(crate) fn samples() -> Vec<(&'static str, Vec<u8>, Option<u64>, bool)> {
     let swap = |from: &'static str, to: &'static str| move |line: String| line.replacen(from, to, 1);
     let loss = |from: u64, to: u64| format!(r#"{{"found":"loss","bytes":0,"from_version":{from},"to_version":{to}}}"#);
     let said = |payload: &str| Odd::new().event("message", payload).checkpoint(1);
@@ -102,6 +102,18 @@ fn samples() -> Vec<(&'static str, Vec<u8>, Option<u64>, bool)> {
         ("the greatest epoch", one(Odd::new().signed("1", swap(r#""epoch":0"#, r#""epoch":9223372036854775807"#))), Some(1), true),
         ("an epoch with a fraction", one(Odd::new().signed("1", swap(r#""epoch":0"#, r#""epoch":0.0"#))), Some(0), true),
         ("a negative epoch", one(Odd::new().signed("1", swap(r#""epoch":0"#, r#""epoch":-0"#))), Some(0), true),
+        ("an epoch that is a truth value", one(Odd::new().signed("1", swap(r#""epoch":0"#, r#""epoch":true"#))), Some(0), true),
+        ("a version with a fraction", one(Odd::new().signed("1.0", |line| line)), Some(0), true),
+        ("a segment that is a truth value", one(Odd::new().signed("1", swap(r#""segment":0"#, r#""segment":false"#))), Some(0), true),
+        ("an offset with a fraction", one(Odd::new().signed("1", |line| { let offset = format!(r#""byte_offset":{}"#, one_born().len()); line.replace(&offset, &format!("{offset}.0")) })), Some(0), true),
+        ("a line number with a fraction", one(Odd::new().line(&format!(r#"{{"seq":2.0,"timestamp":"{TIME}","thread_id":"{}","event_type":"state_action","payload":{{}}}}"#, golden::thread())).checkpoint(1)), Some(0), true),
+        ("a format that is a truth value", one(Odd::born(&BIRTH.replace(r#""format":1"#, r#""format":true"#))), None, true),
+        ("a log id in capitals", one(Odd::born(&BIRTH.replace("aabbccddeeff", "AABBCCDDEEFF"))), None, true),
+        ("a loss whose version has a fraction", one(Odd::new().event("recovery", r#"{"found":"loss","bytes":0,"from_version":1.0,"to_version":2}"#).checkpoint(3)), Some(0), false),
+        ("a recovery that does not say what was found", one(Odd::new().event("recovery", "{}").checkpoint(1)), Some(1), false),
+        ("a rotation that names no keys", one(Odd::new().event("key_rotated", "{}").checkpoint(1)), Some(1), false),
+        ("a time that is no date", one(Odd::new().line(&format!(r#"{{"seq":2,"timestamp":"2026-02-30T00:00:00.000000Z","thread_id":"{}","event_type":"state_action","payload":{{}}}}"#, golden::thread())).checkpoint(1)), Some(0), true),
+        ("a time before 1970", one(Odd::new().line(&format!(r#"{{"seq":2,"timestamp":"1969-12-31T23:59:59.999999Z","thread_id":"{}","event_type":"state_action","payload":{{}}}}"#, golden::thread())).checkpoint(1)), Some(0), true),
         ("a version as text", one(Odd::new().signed(r#""1""#, |line| line)), Some(0), true),
         ("a hash in capitals", one(Odd::new().signed("1", |line| line.replace(&sha256(&one_born()).to_string(), &sha256(&one_born()).to_string().to_uppercase()))), Some(0), true),
         ("a signer in capitals", one(Odd::new().signed("1", |line| { let signer = golden::transcript().2.fingerprint().to_string(); line.replace(&signer, &signer.to_uppercase()) })), Some(0), true),

@@ -193,6 +193,8 @@ pub struct Replayed {
     pub accounts: BTreeMap<AccountId, History>,
     /// Everything that is wrong with them.
     pub flaws: Vec<Flaw>,
+    /// How many records could not be posted, because they come after a gap or after a record that is wrong.
+    pub unposted: u64,
 }
 
 /// Posts records again, given in any order.
@@ -210,7 +212,9 @@ pub fn replay_without(seen: impl IntoIterator<Item = Seen>, buried: &[Buried]) -
     }
     let mut replayed = Replayed::default();
     for (account, versions) in by_account {
+        let versions_seen = versions.len() as u64;
         let (history, flaws) = replay_account(&account, versions, buried);
+        replayed.unposted += versions_seen - history.as_ref().map_or(0, |history| history.postings);
         replayed.flaws.extend(flaws);
         replayed.accounts.extend(history.map(|history| (account, history)));
     }
@@ -453,8 +457,11 @@ mod tests {
         assert_eq!(buried, [of("a", 3, 3), of("b", 2, 5)]);
         let left: Vec<_> = seen.iter().filter(|one| one.thread.as_str() == "a").cloned().collect();
         let replayed = replay_without(left.clone(), &buried);
-        assert_eq!(replayed.flaws, []);
+        assert_eq!((replayed.flaws, replayed.unposted), (vec![], 0));
         assert!(replayed.accounts.values().all(|history| !history.is_whole), "the end of the accounts is unknown");
+        // What comes after a gap is counted, and not posted.
+        let gap = seen.iter().filter(|one| one.record.account_version != 2).cloned();
+        assert_eq!(replay_without(gap, &[of("a", 2, 2), of("b", 2, 2)]).unposted, 4);
         // A record that no tombstone lists is still reported as missing.
         let incomplete: Vec<_> = seen.iter().filter(|one| one.record.account_version != 3).cloned().collect();
         let flaws = replay_without(incomplete, &[of("b", 2, 2)]).flaws;

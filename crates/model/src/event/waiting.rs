@@ -57,6 +57,9 @@ pub struct Probed {
     /// What its tool answered when asked for the call's outcome; absent if it was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconciled: Option<ReconcileAnswer>,
+    /// Whether its tool has no way to report outcomes, so that there was nothing to ask.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_reconcile: bool,
 }
 
 /// The fate of a process that an earlier run left running.
@@ -75,7 +78,7 @@ pub enum ProcessFate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReconcileAnswer {
-    /// It does not know, or has no way to find out.
+    /// It does not know.
     Unknown,
 }
 

@@ -55,7 +55,7 @@ impl Tool for Function {
 
     fn reconcile(&self, _: &Call, _: &Cancel) -> Reconciled {
         match self.spec.class {
-            EffectClass::AtMostOnce => Reconciled::Unknown,
+            EffectClass::AtMostOnce => Reconciled::Unsupported,
             EffectClass::Pure | EffectClass::Idempotent => Reconciled::NotDone,
         }
     }

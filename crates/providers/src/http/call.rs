@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::limit::{Ended, until};
 use super::sse::Splitter;
+use super::words::{brief, reword};
 use super::{Body, Incoming, Outgoing, Timeouts, Transport, retry_after};
 use crate::wire::{Adjustment, Dialect, Images, Reader, Refusal, Request, Wire};
 
@@ -19,12 +20,10 @@ use crate::wire::{Adjustment, Dialect, Images, Reader, Refusal, Request, Wire};
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 /// How long the body of such a response may take.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(10);
-/// The most characters of a host's message that an error shows.
-const MESSAGE_CHARACTERS_MAX: usize = 2000;
 /// The most bytes of a whole response.
 const RESPONSE_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// How often one call is sent again without something that the host rejects.
-const ADJUSTMENTS_MAX: usize = 4;
+/// How often one call is sent again without a field that the host rejects.
+const ADJUSTMENTS_MAX: usize = 3;
 /// How long the end of the body may take after the last event, so that the connection can be used again.
 const END_TIME_MAX: Duration = Duration::from_millis(100);
 
@@ -49,8 +48,9 @@ struct Refused {
 
 impl Caller<'_> {
     pub(crate) async fn answer(&self, prompt: &Prompt<'_>, draft: &mut Drafts<'_>) -> Result<Answer, ModelError> {
-        let deadline = Instant::now() + self.timeouts.total;
+        let deadline = after(self.timeouts.total);
         let mut request = self.prepare(prompt, deadline).await?;
+        self.within(deadline, self.transport.ready()).await??;
         let mut has_new_key = false;
         let mut adjusted = 0;
         loop {
@@ -67,8 +67,8 @@ impl Caller<'_> {
                     continue;
                 }
             }
-            // The format knows which statuses name a field. A host may reject several, one after the other.
-            if adjusted < ADJUSTMENTS_MAX
+            if matches!(refused.status, 400 | 422)
+                && adjusted < ADJUSTMENTS_MAX
                 && let Some(note) = self.adjust(&refused, &mut request.body)
             {
                 adjusted += 1;
@@ -120,7 +120,7 @@ impl Caller<'_> {
         if self.cancel.said().is_some() {
             return Err(ModelError::Stopped { partial: Vec::new(), usage: Some(Usage::default()) });
         }
-        let limit = deadline.min(Instant::now() + self.timeouts.first_byte);
+        let limit = deadline.min(after(self.timeouts.first_byte));
         match until(limit, self.cancel, self.transport.send(&outgoing)).await {
             Ok(sent) => sent,
             Err(Ended::Cancelled) => Err(ModelError::Stopped { partial: Vec::new(), usage: None }),
@@ -142,7 +142,7 @@ impl Caller<'_> {
         let ended = self.events(&mut body, reader.as_mut(), deadline, draft).await;
         if reader.is_complete() {
             // The rest is only the end of the body. Without it the connection is closed.
-            let limit = deadline.min(Instant::now() + END_TIME_MAX);
+            let limit = deadline.min(after(END_TIME_MAX));
             while let Ok(Ok(Some(_))) = until(limit, self.cancel, body.piece()).await {}
         }
         let unrecorded = body.close().await;
@@ -175,7 +175,7 @@ impl Caller<'_> {
         let mut splitter = Splitter::default();
         let mut received = 0;
         while !reader.is_complete() {
-            let limit = deadline.min(Instant::now() + self.timeouts.idle);
+            let limit = deadline.min(after(self.timeouts.idle));
             let piece = match until(limit, self.cancel, body.piece()).await {
                 Ok(Ok(Some(piece))) => piece,
                 Ok(Ok(None)) => return Ok(()),
@@ -210,7 +210,7 @@ impl Caller<'_> {
     /// Reads a response that is not a stream of events, and says what it means.
     async fn refused(&self, sent: Incoming, deadline: Instant) -> Result<Refused, ModelError> {
         let Incoming { status, headers, mut body } = sent;
-        let limit = deadline.min(Instant::now() + REFUSAL_TIME_MAX);
+        let limit = deadline.min(after(REFUSAL_TIME_MAX));
         let mut bytes = Vec::new();
         let mut is_cancelled = false;
         while bytes.len() < REFUSAL_BYTES_MAX {
@@ -243,7 +243,7 @@ impl Caller<'_> {
     /// A success that is not a stream of events: perhaps an error in disguise, and never an answer.
     fn no_stream(&self, content_type: &str, body: &str) -> ModelError {
         if let Some(error) = self.wire.refusal(&Refusal { status: None, body }) {
-            return error;
+            return reword(error, brief);
         }
         let said = self.wire.message(body).unwrap_or_else(|| body.to_owned());
         let why = format!("the response is `{content_type}` and not an event stream: {}", brief(&said));
@@ -251,19 +251,15 @@ impl Caller<'_> {
     }
 
     fn status(&self, status: u16, body: &str, wait: Option<Duration>) -> ModelError {
-        match self.wire.refusal(&Refusal { status: Some(status), body }) {
-            Some(ModelError::Status { status, why, retry_after }) => {
-                ModelError::Status { status, why: brief(&why), retry_after: retry_after.or(wait) }
-            }
-            Some(ModelError::RateLimited { why, retry_after }) => {
-                ModelError::RateLimited { why: brief(&why), retry_after: retry_after.or(wait) }
-            }
-            Some(error) => error,
-            None => {
-                let said = self.wire.message(body).unwrap_or_else(|| body.to_owned());
-                ModelError::Status { status, why: brief(&said), retry_after: wait }
-            }
+        let meant = self.wire.refusal(&Refusal { status: Some(status), body });
+        let mut error = meant.unwrap_or_else(|| {
+            let why = self.wire.message(body).unwrap_or_else(|| body.to_owned());
+            ModelError::Status { status, why, retry_after: None }
+        });
+        if let ModelError::Status { retry_after, .. } | ModelError::RateLimited { retry_after, .. } = &mut error {
+            *retry_after = retry_after.or(wait);
         }
+        reword(error, brief)
     }
 
     fn finished(&self, mut answer: Answer, notes: Vec<String>) -> Answer {
@@ -296,10 +292,13 @@ enum Failed {
 /// The error of an event. If the host had begun its answer, the answer was cut.
 fn within_stream(error: ModelError, reader: &dyn Reader) -> ModelError {
     let partial = reader.partial();
-    match error {
+    match reword(error, brief) {
         ModelError::Cut { why, .. } => ModelError::Cut { why, partial, usage: reader.usage() },
         error if partial.is_empty() => error,
-        error => ModelError::Cut { why: error.to_string(), partial, usage: reader.usage() },
+        error => {
+            let why = error.failure().map_or_else(|| error.to_string(), |failure| failure.why);
+            ModelError::Cut { why, partial, usage: reader.usage() }
+        }
     }
 }
 
@@ -320,19 +319,10 @@ fn redirected(status: u16, target: Option<String>) -> ModelError {
     ModelError::Status { status, why, retry_after: None }
 }
 
-/// A host's message, shortened, on one line.
-fn brief(text: &str) -> String {
-    let mut words = String::new();
-    for word in text.split_whitespace() {
-        if !words.is_empty() {
-            words.push(' ');
-        }
-        words.push_str(word);
-        if words.len() > MESSAGE_CHARACTERS_MAX {
-            return words.chars().take(MESSAGE_CHARACTERS_MAX).chain(['…']).collect();
-        }
-    }
-    if words.is_empty() { "(no message)".to_owned() } else { words }
+/// The time after a wait; a wait without an end ends in thirty years.
+fn after(wait: Duration) -> Instant {
+    const LONG: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    Instant::now() + wait.min(LONG)
 }
 
 /// Reads the images that a prompt names.
@@ -349,3 +339,6 @@ async fn images(prompt: &Prompt<'_>) -> Result<Images, ModelError> {
     }
     Ok(images)
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,11 @@ pub(crate) struct Incoming {
 
 /// Carries a request to a host and its response back.
 pub(crate) trait Transport: Send + Sync {
+    /// Makes ready to send: whatever takes long before that, such as reading a key, is not a part of the wait for the response.
+    fn ready(&self) -> BoxFuture<'_, Result<(), ModelError>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Sends a request and waits for the headers of its response. Dropping the future or the body closes the connection.
     fn send<'a>(&'a self, request: &'a Outgoing) -> BoxFuture<'a, Result<Incoming, ModelError>>;
 
@@ -88,10 +93,14 @@ pub(super) async fn send(
     credentials: Option<(Credentials, &SecretString)>,
     request: &Outgoing,
 ) -> Result<reqwest::Response, ModelError> {
-    let client = connections.client(host).await;
-    let client = client.map_err(|error| ModelError::Permanent { why: error.to_string() })?;
+    let client = client(connections, host).await?;
     let prepared = prepare(&client, host, credentials, request)?;
     client.execute(prepared).await.map_err(unanswered)
+}
+
+/// The client for a host.
+pub(super) async fn client(connections: &Connections, host: &Host) -> Result<Client, ModelError> {
+    connections.client(host).await.map_err(|error| ModelError::Permanent { why: error.to_string() })
 }
 
 fn prepare(

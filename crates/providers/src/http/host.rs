@@ -123,10 +123,13 @@ impl Host {
     }
 }
 
-/// Whether a header of this name carries a credential.
+/// Whether a header of this name carries a credential, such as `x-api-key` or `authorization`; `x-ratelimit-reset-tokens` does not.
 pub(crate) fn is_credential(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    ["auth", "key", "token", "secret", "cookie", "password", "signature"].iter().any(|mark| name.contains(mark))
+    name.split(|character: char| !character.is_ascii_alphanumeric()).any(|word| {
+        let ends = ["key", "token", "secret", "cookie", "password", "signature"];
+        word.starts_with("auth") || ends.iter().any(|end| word.ends_with(end))
+    })
 }
 
 /// The password in a URL.
@@ -171,6 +174,18 @@ mod tests {
     use secrecy::ExposeSecret;
 
     use super::*;
+
+    #[test]
+    fn headers_with_credentials_are_known_by_their_names() {
+        for name in ["Authorization", "x-api-key", "apikey", "X-Auth-Token", "set-cookie", "proxy-authorization"] {
+            assert!(is_credential(name), "{name}");
+        }
+        for name in
+            ["x-ratelimit-reset-tokens", "anthropic-ratelimit-tokens-reset", "content-type", "anthropic-version"]
+        {
+            assert!(!is_credential(name), "{name}");
+        }
+    }
 
     #[test]
     fn credentials_are_found_and_not_shown() {

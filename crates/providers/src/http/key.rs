@@ -2,6 +2,7 @@
 //!
 //! A key is read when it is first needed, kept in memory as a secret, and read again once after the host has refused it.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -21,7 +22,7 @@ const KEY_BYTES_MAX: u64 = 64 * 1024;
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Where the key of a host comes from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Key {
     /// The key itself.
     Value(SecretString),
@@ -29,6 +30,17 @@ pub enum Key {
     File(PathBuf),
     /// A command and its arguments; its output is the key.
     Command(Vec<String>),
+}
+
+impl fmt::Debug for Key {
+    /// Shows neither the key nor the arguments of a command.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(_) => f.write_str("Value([redacted])"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Command(command) => f.debug_tuple("Command").field(&program(command)).finish(),
+        }
+    }
 }
 
 /// Why a key can't be had. Never contains a part of the key.

@@ -72,6 +72,11 @@ impl Remote {
         Self { network, model, dialect, wire, adjustments: Mutex::default() }
     }
 
+    /// Reads the key and the certificates, without connecting.
+    pub async fn check(&self) -> Result<(), ModelError> {
+        self.network.ready().await.map_err(|error| self.network.scrub().error(error))
+    }
+
     /// Asks for one short answer, to see whether host, key and model work. This costs a few tokens.
     pub async fn probe(&self) -> Result<Probe, ModelError> {
         let messages = [Arc::new(Message::text(Role::User, "Reply with the word ok."))];
@@ -157,6 +162,14 @@ impl Network {
 }
 
 impl Transport for Network {
+    fn ready(&self) -> BoxFuture<'_, Result<(), ModelError>> {
+        Box::pin(async move {
+            self.key().await?;
+            exchange::client(&self.connections, &self.host).await?;
+            Ok(())
+        })
+    }
+
     fn send<'a>(&'a self, request: &'a Outgoing) -> BoxFuture<'a, Result<Incoming, ModelError>> {
         Box::pin(async move {
             let key = self.key().await?;

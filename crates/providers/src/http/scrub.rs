@@ -6,6 +6,8 @@ use memchr::memmem::Finder;
 use secrecy::{ExposeSecret, SecretString};
 use selvedge_model::ModelError;
 
+use super::words::reword;
+
 /// What stands in place of a secret.
 const MARK: &[u8] = b"[redacted]";
 /// A shorter secret is left alone: it would be found everywhere.
@@ -54,22 +56,8 @@ impl Scrub {
     }
 
     /// The same error without secrets in its message. Partial content stays: it is the conversation's.
-    pub(crate) fn error(&self, mut error: ModelError) -> ModelError {
-        use ModelError::{
-            ContextTooLong, Cut, Permanent, RateLimited, SessionRefused, Status, Stopped, Transient, Unreached,
-        };
-        match &mut error {
-            Transient { why }
-            | Unreached { why }
-            | Status { why, .. }
-            | RateLimited { why, .. }
-            | Cut { why, .. }
-            | SessionRefused { why }
-            | ContextTooLong { why }
-            | Permanent { why } => *why = self.text(why),
-            Stopped { .. } => {}
-        }
-        error
+    pub(crate) fn error(&self, error: ModelError) -> ModelError {
+        reword(error, |why| self.text(why))
     }
 }
 

@@ -153,6 +153,10 @@ pub(crate) struct Player {
 }
 
 impl Player {
+    pub(crate) fn new(rest: Bytes) -> Self {
+        Self { rest }
+    }
+
     /// The next piece; `None` at the end.
     pub(crate) fn piece(&mut self) -> Option<Bytes> {
         let size = self.rest.len().min(PIECE_BYTES);
@@ -203,7 +207,7 @@ fn parse(bytes: &Bytes) -> Option<Incoming> {
         let (name, value) = line.split_once(": ")?;
         headers.append(HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?);
     }
-    let player = Player { rest: bytes.slice(end + 4..) };
+    let player = Player::new(bytes.slice(end + 4..));
     Some(Incoming { status, headers, body: Body::Recorded(player) })
 }
 

@@ -333,6 +333,8 @@ pub enum Failure {
     },
     /// A retry does not help.
     Permanent(String),
+    /// The prompt is longer than the context window.
+    ContextTooLong(String),
     /// The session is unknown; only for a prompt that names one.
     SessionRefused(String),
     /// The answer breaks off.

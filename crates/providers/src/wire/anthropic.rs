@@ -12,7 +12,7 @@ mod thinking;
 
 use selvedge_model::ToolSpec;
 use selvedge_model::answer::{ModelError, Prompt};
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Credentials, Dialect, Images, Reader, Refusal, Request, Wire};
 
@@ -40,7 +40,7 @@ impl Wire for Anthropic {
     }
 
     fn refusal(&self, refusal: &Refusal<'_>) -> Option<ModelError> {
-        let error = serde_json::from_str::<ErrorBody>(refusal.body).ok()?.error;
+        let error = ErrorDetail::of(refusal.body)?;
         let why = error.in_words();
         if error.kind == "request_too_large" || is_too_long(&error.message) {
             return Some(ModelError::ContextTooLong { why });
@@ -53,25 +53,30 @@ impl Wire for Anthropic {
     }
 
     fn message(&self, body: &str) -> Option<String> {
-        serde_json::from_str::<ErrorBody>(body).ok().map(|body| body.error.in_words())
+        ErrorDetail::of(body).map(|error| error.in_words())
     }
 }
 
 /// An error response, or the data of an `error` event.
-#[derive(Deserialize)]
-struct ErrorBody {
-    error: ErrorDetail,
-}
-
-#[derive(Deserialize)]
 struct ErrorDetail {
-    #[serde(default, rename = "type")]
     kind: String,
-    #[serde(default)]
     message: String,
 }
 
 impl ErrorDetail {
+    /// The error in a body: the vendor's form, or one of those that gateways write.
+    fn of(body: &str) -> Option<Self> {
+        let body: Value = serde_json::from_str(body).ok()?;
+        let error = &body["error"];
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        if error.is_object() {
+            let kind = text(&error["type"]).filter(|kind| kind != "None").unwrap_or_default();
+            return Some(Self { kind, message: text(&error["message"]).unwrap_or_default() });
+        }
+        let message = text(error).or_else(|| text(&body["detail"]))?;
+        Some(Self { kind: String::new(), message })
+    }
+
     fn in_words(&self) -> String {
         match (self.kind.as_str(), self.message.as_str()) {
             ("", message) => message.to_owned(),
@@ -131,6 +136,20 @@ mod tests {
         assert!(matches!(refusal(Some(413), "request_too_large", ""), Some(ModelError::ContextTooLong { .. })));
         assert_eq!(refusal(Some(400), "invalid_request_error", "messages: too few"), None);
         assert_eq!(Anthropic.refusal(&Refusal { status: Some(502), body: "<html>" }), None);
+    }
+
+    #[test]
+    fn errors_of_gateways_are_read_too() {
+        for body in [
+            r#"{"error": {"message": "no such model", "type": "None", "param": "None", "code": "400"}}"#,
+            r#"{"error": "no such model"}"#,
+            r#"{"detail": "no such model"}"#,
+        ] {
+            assert_eq!(Anthropic.message(body).as_deref(), Some("no such model"));
+        }
+        for body in ["{}", "[]", "null", "no", r#"{"error": null}"#] {
+            assert_eq!(Anthropic.message(body), None, "{body}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The chat completions of OpenAI, and of the many hosts that are compatible with them.
 //!
-//! In reading order: [`request`] writes a prompt, [`chunk`] is one event of a stream, [`calls`] assembles tool calls from their pieces,
-//! [`reader`] assembles the answer.
+//! In reading order: `request` writes a prompt, `chunk` is one event of a stream, `calls` assembles tool calls from their pieces,
+//! `reader` assembles the answer, and `kept` is what a host wants back with it.
 //!
 //! Compatible hosts know a part of the format: a host that refuses `stream_options` gets none, and one that refuses
 //! `max_completion_tokens` gets `max_tokens`. The end of a stream is `[DONE]`. A host that closes the stream without it has ended its
@@ -9,6 +9,7 @@
 
 mod calls;
 mod chunk;
+mod kept;
 mod reader;
 mod request;
 
@@ -38,8 +39,8 @@ impl Wire for OpenAiChat {
         Ok(Request { path: "chat/completions", headers: Vec::new(), body, notes: Vec::new() })
     }
 
-    fn reader(&self, _: &Dialect, tools: &[ToolSpec]) -> Box<dyn Reader> {
-        Box::new(reader::ChatReader::new(Names::of(tools)))
+    fn reader(&self, dialect: &Dialect, tools: &[ToolSpec]) -> Box<dyn Reader> {
+        Box::new(reader::ChatReader::new(Names::of(tools), &dialect.provider, !tools.is_empty()))
     }
 
     fn refusal(&self, refusal: &Refusal<'_>) -> Option<ModelError> {
@@ -52,10 +53,13 @@ impl Wire for OpenAiChat {
 
     fn without(&self, refusal: &Refusal<'_>) -> Option<Adjustment> {
         let rename = |from: &str, to: &str| Adjustment::Rename { from: from.to_owned(), to: to.to_owned() };
-        match openai::refused_field(&["stream_options", request::LIMIT, request::OLD_LIMIT], refusal)? {
+        let [content, reasoning] = kept::REASONING;
+        let fields = ["stream_options", request::LIMIT, request::OLD_LIMIT, kept::DETAILS, content, reasoning];
+        match openai::refused_field(&fields, refusal)? {
             request::LIMIT => Some(rename(request::LIMIT, request::OLD_LIMIT)),
             request::OLD_LIMIT => Some(rename(request::OLD_LIMIT, request::LIMIT)),
-            field => Some(Adjustment::Remove(field.to_owned())),
+            "stream_options" => Some(Adjustment::Remove("stream_options".to_owned())),
+            field => Some(Adjustment::RemoveInItems { list: "messages".to_owned(), field: field.to_owned() }),
         }
     }
 }

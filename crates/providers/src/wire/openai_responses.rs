@@ -1,7 +1,7 @@
 //! The responses of OpenAI: a conversation of items, which the host may store.
 //!
-//! In reading order: [`request`] writes a prompt, [`event`] is one event of a stream, [`item`] is one item of an answer, [`reader`]
-//! assembles the answer.
+//! In reading order: `request` writes a prompt, `event` is one event of a stream, `item` is one item of an answer, `reader` assembles the
+//! answer.
 //!
 //! - Without sessions nothing is stored: reasoning comes encrypted, is kept whole as opaque data and sent back unchanged in its place.
 //! - With sessions the host stores the conversation. A request continues the response that the session names and contains only the

@@ -40,8 +40,10 @@ macro_rules! formats {
 formats! {
     limits::a_stream_that_stalls_is_cut_at_the_idle_limit,
     limits::a_host_that_does_not_respond_is_cut_at_the_first_byte_limit,
+    limits::limits_without_an_end_are_allowed,
     limits::a_slow_drip_is_read_until_the_total_limit,
     limits::a_cancelled_call_closes_the_connection_and_keeps_its_text,
+    limits::a_dropped_call_closes_the_connection,
     limits::a_call_that_is_cancelled_before_it_is_sent_costs_nothing,
     limits::an_answer_of_ten_megabytes_is_read,
     streams::an_answer_is_the_same_however_its_stream_is_cut_into_pieces,
@@ -79,6 +81,7 @@ formats! {
     recording::a_request_that_differs_is_refused_with_its_place,
     recording::a_recorded_cut_is_a_cut_again,
     recording::canaries_are_in_no_recording,
+    recording::calls_that_run_at_once_are_recorded_apart,
 }
 
 const MODEL: &str = "model-1";

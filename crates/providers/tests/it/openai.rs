@@ -132,11 +132,11 @@ fn a_host_that_goes_on_rejecting_is_not_asked_for_ever() {
     });
     let error = ask(&remote(&OpenAiChatDialogue, &server, Dialect::default()), &[said("hello")], None).unwrap_err();
     assert_eq!(error.status(), Some(400));
-    assert_eq!(server.received().len(), 5);
+    assert_eq!(server.received().len(), 4);
 }
 
 #[test]
-fn the_next_turn_of_a_chat_has_both_calls_and_their_results_and_no_thinking() {
+fn the_next_turn_of_a_chat_has_both_calls_and_their_results_and_the_reasoning_of_the_host() {
     let server = Server::start().unwrap();
     server.push(Reply::events(OpenAiChatDialogue.answer(&two_calls())));
     server.push(Reply::events(OpenAiChatDialogue.answer(&Said::text(&["done"]))));
@@ -152,7 +152,7 @@ fn the_next_turn_of_a_chat_has_both_calls_and_their_results_and_no_thinking() {
         json!([
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "compare"},
-            {"role": "assistant", "content": "I read both.",
+            {"role": "assistant", "content": "I read both.", "reasoning_content": "two files",
                 "tool_calls": [call("call_a", "{\"path\":\"a\"}"), call("call_b", "{\"path\": oops")]},
             {"role": "tool", "tool_call_id": "call_a", "content": "{\"of\":\"call_a\"}"},
             {"role": "tool", "tool_call_id": "call_b", "content": "{\"of\":\"call_b\"}"},

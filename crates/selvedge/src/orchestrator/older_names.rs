@@ -15,7 +15,7 @@ use selvedge_model::tool::{Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{Call, Cancel, Tool, ToolError, ToolSpec};
 use serde_json::{Value, json};
 
-use super::{HANDOFF, SPAWN, doors};
+use super::{HANDOFF, SPAWN, thread_tools};
 
 /// An older name of thread tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ const FOLDERS: [&str; 2] = ["rye/agent/threads/", "selvedge/agent/threads/"];
 /// The argument that names the tool.
 const OPERATION: &str = "operation";
 
-static SPECS: LazyLock<Vec<ToolSpec>> = LazyLock::new(doors::specs);
+static SPECS: LazyLock<Vec<ToolSpec>> = LazyLock::new(thread_tools::specs);
 
 impl Older {
     const ALL: [Self; 2] = [Self::ThreadDirective, Self::Orchestrator];

@@ -1,4 +1,4 @@
-//! The page that says what a thread may call: `capabilities.md`, made of its record and of the tools it is offered.
+//! `capabilities.md`: the tools that a thread gets, and its recorded capabilities.
 
 use std::fmt::Write;
 
@@ -7,17 +7,17 @@ use selvedge_model::tool::Risk;
 use selvedge_model::{Manifest, ToolSpec};
 use serde_json::{Value, json};
 
-/// What a thread may call, as Markdown: every tool with its definition, then the capabilities that its record gives it and the risks
-/// that somebody acknowledged. What must never reach a log does not stand in it either.
+/// The page of a thread, as Markdown: the definitions of its tools, its recorded capabilities, and the acknowledged risks. Secrets are
+/// redacted, as in a log.
 pub fn page(thread: &Manifest, work: &Assignment, redactor: &Redactor) -> String {
     let mut tools: Value = work.offered().map(definition).collect();
     redactor.value(&mut tools);
-    // A string in JSON has no line of its own, so nothing a tool says can end the fence.
+    // A JSON string has no line breaks, so no description can end the code fence.
     let tools = serde_json::to_string_pretty(&tools).unwrap_or_default();
     let mut text = format!("# Capabilities of `{}`\n\n", thread.thread_id);
     _ = writeln!(text, "## Tool Definitions\n\n```json\n{tools}\n```\n\n## Capabilities\n");
     match thread.capabilities.as_deref() {
-        None | Some([]) => text.push_str("None: nothing may be called.\n"),
+        None | Some([]) => text.push_str("None: no tool may be called.\n"),
         Some(granted) => granted.iter().for_each(|token| _ = writeln!(text, "- `{token}`")),
     }
     if !thread.acknowledged.is_empty() {

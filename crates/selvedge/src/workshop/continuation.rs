@@ -1,4 +1,4 @@
-//! How a thread of a directive goes on in another one: what the configuration says, and the word that seeds the successor.
+//! Continuation: how a thread of a directive is handed off, and the first message of its successor.
 
 use std::sync::Arc;
 
@@ -11,19 +11,18 @@ use selvedge_items::{Layer, Library};
 use selvedge_model::DirectiveId;
 use serde_json::{Map, Value, json};
 
-/// What a thread was told to do.
+/// The directive of the thread that is continued.
 pub(super) struct Original<'a> {
     pub(super) directive: Option<&'a Directive>,
-    /// What the directive was given.
+    /// Its inputs.
     pub(super) inputs: &'a Map<String, Value>,
-    /// What it may see of the environment.
+    /// The environment variables that it may use.
     pub(super) environment: Environment<'a>,
 }
 
 impl Original<'_> {
-    /// The name of the directive, and its body as the thread was told it. One that was changed since, so that the inputs don't fill it
-    /// any more, stands as it is written.
-    fn told(&self) -> (String, String) {
+    /// The name of the directive, and its body with the inputs filled in; unchanged if the inputs don't fit an edited directive any more.
+    fn name_and_body(&self) -> (String, String) {
         let Some(directive) = self.directive else { return ("(no directive)".to_owned(), String::new()) };
         let values = json!({"inputs": self.inputs});
         let rendered = render(&directive.body, &Scope { values: &values, environment: self.environment });
@@ -31,7 +30,7 @@ impl Original<'_> {
     }
 }
 
-/// How threads of a directive go on in others.
+/// The continuation settings of a directive's threads.
 pub(super) fn continuation(
     library: &Library,
     coordination: &Coordination,
@@ -49,7 +48,7 @@ pub(super) fn continuation(
     }
 }
 
-/// The word of the continuation directive; without one that can be read and rendered, the plain message does.
+/// The message of the continuation directive; a plain message if that can't be read or rendered.
 fn seed(library: &Library, default: &str, original: &Original<'_>) -> Seed {
     let own = original.directive.and_then(|directive| directive.continuation_directive.clone());
     let id = own.as_ref().map_or(default, |own| own.as_str()).to_owned();
@@ -59,20 +58,20 @@ fn seed(library: &Library, default: &str, original: &Original<'_>) -> Seed {
     if original.directive.is_none() && is_built_in {
         return Arc::new(|left| Some(without_directive(left)));
     }
-    let original = original.told();
-    Arc::new(move |left| word(&found.item, &original, left))
+    let original = original.name_and_body();
+    Arc::new(move |left| rendered(&found.item, &original, left))
 }
 
-/// What the successor of a thread without a directive is told: the built-in text would name a directive that there is not.
+/// The message to the successor of a thread without a directive: the built-in one would name a directive.
 fn without_directive(left: &Left) -> String {
     format!(
-        "You are continuing the conversation of the thread `{}`, which handed over to you. The conversation above is what was carried over \
-         from it; what it says was done has been done.\n\n{}",
+        "You are continuing the conversation of the thread `{}`, which was handed off to you. The conversation above was carried over \
+         from it; what it reports as done has been done.\n\n{}",
         left.previous_thread_id, left.message
     )
 }
 
-fn word(directive: &Directive, original: &(String, String), left: &Left) -> Option<String> {
+fn rendered(directive: &Directive, original: &(String, String), left: &Left) -> Option<String> {
     let given = json!({
         "original_directive": original.0,
         "original_directive_body": original.1,
@@ -96,7 +95,7 @@ mod tests {
 
     const BUILT_IN: &str = "selvedge/agent/continuation";
 
-    fn told(directive: Option<&Directive>) -> String {
+    fn message(directive: Option<&Directive>) -> String {
         let library = Library { project: None, user: None, trust: Trust::of(&[]), policy: Policy::default() };
         let environment = Environment { allowed: &[], variables: None };
         let original = Original { directive, inputs: &Map::new(), environment };
@@ -104,13 +103,13 @@ mod tests {
         seed(&library, BUILT_IN, &original)(&left).unwrap()
     }
 
-    /// It named the directive ``, with an empty text of it for reference.
+    /// The message named the directive `` with an empty body.
     #[test]
-    fn the_successor_of_a_thread_without_a_directive_is_told_of_none() {
-        let text = told(None);
+    fn the_message_to_the_successor_of_a_thread_without_a_directive_names_none() {
+        let text = message(None);
         assert!(text.contains("`t-1`") && text.ends_with("Go on."), "{text}");
         assert!(!text.contains("``") && !text.contains("directive"), "{text}");
         let directive = Directive { name: "count".to_owned(), body: "Count.".to_owned(), ..Directive::default() };
-        assert!(told(Some(&directive)).starts_with("You are continuing the directive `count`."));
+        assert!(message(Some(&directive)).starts_with("You are continuing the directive `count`."));
     }
 }

@@ -18,7 +18,7 @@ pub enum OrderError {
     /// The inputs are not what the directive declares.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The body refers to something that is not there.
+    /// The body refers to an input or a variable without a value.
     #[error("`{file}` can't be filled in: {source}")]
     Interpolation {
         /// The file that has the body.
@@ -26,18 +26,18 @@ pub enum OrderError {
         /// What is wrong, with the line of that file.
         source: InterpolationError,
     },
-    /// A declared tool can't be one.
+    /// A declared tool is invalid.
     #[error(transparent)]
     Tool(#[from] InvalidTool),
-    /// A script can't be read.
-    #[error("the script `{path}` can't be used: {source}")]
+    /// A script is invalid.
+    #[error("the script `{path}` is invalid: {source}")]
     Script {
         /// The script.
         path: String,
         /// What is wrong with it.
         source: ScriptError,
     },
-    /// A script is not there.
+    /// A script can't be read.
     #[error("the script `{path}` can't be read: {why}")]
     NoScript {
         /// The script.
@@ -58,12 +58,12 @@ pub enum OrderError {
         /// Why it can't be used.
         why: String,
     },
-    /// No provider here has the model.
-    #[error("there is no provider for the model `{model}`; there is {}", listed(known))]
+    /// No registered provider has the model.
+    #[error("there is no provider for the model `{model}`; known are {}", listed(known))]
     NoModel {
         /// The model.
         model: String,
-        /// The providers that there are.
+        /// The registered providers.
         known: Vec<String>,
     },
 }

@@ -1,4 +1,4 @@
-//! Whether a call may be made: what the thread may call, which risks somebody acknowledged, and what the configuration says of it.
+//! Whether a call may be made: by the thread's capabilities, the acknowledged risks, and the approval rules of the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use selvedge_tools::directive_return;
 
 use crate::orchestrator::older_names::Older;
 
-/// Asks in this order; the first that says no is heard.
+/// Checks in this order; the first denial counts.
 ///
 /// A tool under an older name is judged as the one that it stands for. It is offered only if it is one of `older`.
 pub(super) fn gate(capabilities: Capabilities, risk_max: Risk, approvals: Approvals, older: Vec<String>) -> Gate {
@@ -32,13 +32,13 @@ pub(super) fn gate(capabilities: Capabilities, risk_max: Risk, approvals: Approv
                 Err(why) => return Permission::Denied(why),
             },
         };
-        // Giving back results is what a directive with outputs is for.
+        // A directive with outputs may always return them.
         if spec.name == directive_return::NAME {
             return Permission::Allowed;
         }
         match may_call(&capabilities, spec) {
-            Ok(()) if spec.risk <= risk_max => said(&approvals, spec),
-            Ok(()) => Permission::Denied(format!("nobody acknowledged what `{}` can do", spec.name)),
+            Ok(()) if spec.risk <= risk_max => by_rules(&approvals, spec),
+            Ok(()) => Permission::Denied(format!("the risk of `{}` is not acknowledged", spec.name)),
             Err(why) => Permission::Denied(why),
         }
     })
@@ -53,7 +53,7 @@ pub(super) fn may_call(capabilities: &Capabilities, spec: &ToolSpec) -> Result<(
     }
 }
 
-fn said(approvals: &Approvals, spec: &ToolSpec) -> Permission {
+fn by_rules(approvals: &Approvals, spec: &ToolSpec) -> Permission {
     let decision = approvals.decide(spec);
     let rule = decision
         .rule
@@ -62,7 +62,7 @@ fn said(approvals: &Approvals, spec: &ToolSpec) -> Permission {
     match decision.action {
         Action::Allow => Permission::Allowed,
         Action::Deny => {
-            let why = decision.reason.unwrap_or_else(|| format!("calls of `{}` are refused", spec.name));
+            let why = decision.reason.unwrap_or_else(|| format!("calls of `{}` are denied", spec.name));
             Permission::Denied(format!("{why} ({rule})"))
         }
         Action::Ask => Permission::Ask(Asking {

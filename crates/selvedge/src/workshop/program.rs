@@ -1,4 +1,4 @@
-//! What an embedding program brings beside the files of the project: its own tools, and its instructions.
+//! The tools and instructions of an embedding program.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,12 @@ use selvedge_engine::Permission;
 use selvedge_engine::assignment::{Asking, Gate};
 use selvedge_model::Tool;
 
-/// What an embedding program brings. By default nothing.
+/// The tools and instructions of an embedding program; none by default.
 #[derive(Clone, Default)]
 pub struct Program {
     /// Its tools. One of them replaces a tool of the same name that the project declares.
     pub tools: Vec<Arc<dyn Tool>>,
-    /// The tools whose calls need an approval, each with the reason that the approver is shown.
+    /// The tools whose calls need approval, each with the reason shown to the approver.
     pub approvals: BTreeMap<String, String>,
     /// The system prompt of threads without a directive, after what the agent's file says.
     pub instructions: String,
@@ -35,7 +35,7 @@ impl Program {
         system.push_str(&self.instructions);
     }
 
-    /// The same gate, which also asks for approval where the program wants that. A call that is denied stays denied.
+    /// The same gate, which also requires the program's approvals. A call that is denied stays denied.
     pub(super) fn gate(&self, gate: Gate) -> Gate {
         if self.approvals.is_empty() {
             return gate;

@@ -1,4 +1,4 @@
-//! The words a model is given: who it is, what it is told to do, and what it has to give back.
+//! The prompt: the system prompt and the first message, with the declared outputs.
 
 use std::fmt::Write;
 
@@ -8,26 +8,25 @@ use selvedge_items::interpolate::{Environment, InterpolationError, Scope, render
 use selvedge_items::knowledge::Brought;
 use serde_json::{Map, Value, json};
 
-/// A first message, and what whoever ordered it should know.
+/// A first message, and notices for the user.
 pub(super) struct Task {
     pub(super) text: String,
     pub(super) notices: Vec<String>,
 }
 
-/// The rules a model answers under: who it is, what its directive is for, what that says it should know, and the task it is bound to.
+/// The system prompt: the agent's identity and instructions, the directive's description and knowledge, and the task.
 pub(super) fn system(agent: &Agent, directive: Option<(&Directive, &Brought)>, task: Option<&str>) -> String {
     let (description, known) = match directive {
         Some((directive, brought)) => (directive.description.trim(), brought.system.as_slice()),
         None => ("", [].as_slice()),
     };
-    let said = [agent.identity.trim(), agent.instructions.trim(), description];
+    let parts = [agent.identity.trim(), agent.instructions.trim(), description];
     let task = task.map(|task| format!("<task>\n{task}\n</task>"));
-    let parts = said.into_iter().map(str::to_owned).chain(known.iter().cloned()).chain(task);
+    let parts = parts.into_iter().map(str::to_owned).chain(known.iter().cloned()).chain(task);
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-/// The first message: the body of the directive with its inputs, between what should be known before and after it, and what is to
-/// be given back.
+/// The first message: the body of the directive with its inputs, the knowledge before and after it, and the declared outputs.
 pub(super) fn task(
     directive: &Directive,
     brought: &Brought,
@@ -49,6 +48,6 @@ pub(super) fn task(
     let notices = rendered
         .unknown
         .iter()
-        .map(|source| format!("`{source}` is no expression that is known; it stands in the prompt as it is"));
+        .map(|source| format!("`{source}` is not a known expression; it is left in the prompt as it is"));
     Ok(Task { text, notices: notices.collect() })
 }

@@ -1,4 +1,4 @@
-//! Rules about calls that name a tool nobody has: they say nothing, and whoever wrote one believes that it does.
+//! Approval rules that name a tool which does not exist: they have no effect, probably by mistake.
 
 use std::collections::BTreeSet;
 
@@ -10,42 +10,42 @@ use selvedge_tools::directive_return;
 use super::{OrderError, Workshop};
 use crate::orchestrator::thread_tools;
 
-/// Whose rules are looked at.
+/// Which rules are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// The project's. Its tools are known, so a name that none of them has is a mistake.
+pub enum RuleSource {
+    /// The project's. Its tools are known, so another name is a mistake.
     Project,
-    /// All. A user may well have a rule for a tool of another project.
+    /// All. A rule of the user may be for a tool of another project.
     All,
 }
 
 impl Workshop {
-    /// What to tell somebody of rules about calls whose tool is not there.
-    pub fn rules_for_nothing(&self, whose: Whose) -> Result<Vec<String>, OrderError> {
+    /// The notices on rules whose tool does not exist.
+    pub fn unmatched_rules(&self, source: RuleSource) -> Result<Vec<String>, OrderError> {
         let known = self.tool_names()?;
         let approvals = &self.config.approvals;
-        let user = approvals.user.rules.iter().filter(|_| whose == Whose::All);
+        let user = approvals.user.rules.iter().filter(|_| source == RuleSource::All);
         let rules = user.chain(&approvals.project.rules);
-        let mut told = BTreeSet::new();
+        let mut notices = BTreeSet::new();
         for rule in rules {
             let unknown = rule.tool.as_deref().filter(|tool| !known.contains(*tool));
-            told.extend(unknown.map(|tool| self.for_nothing(rule, tool, &known)));
+            notices.extend(unknown.map(|tool| self.unmatched(rule, tool, &known)));
         }
-        Ok(told.into_iter().collect())
+        Ok(notices.into_iter().collect())
     }
 
-    fn for_nothing(&self, rule: &Rule, tool: &str, known: &BTreeSet<String>) -> String {
+    fn unmatched(&self, rule: &Rule, tool: &str, known: &BTreeSet<String>) -> String {
         let key = format!("approvals.rules.{}.tool", rule.id);
-        let said = self.config.explain(&key).ok().and_then(|explained| explained.values.into_iter().next_back());
-        let place = said.map(|said| format!("{}, line {}: ", said.origin.file, said.origin.line)).unwrap_or_default();
+        let set = self.config.explain(&key).ok().and_then(|explained| explained.values.into_iter().next_back());
+        let place = set.map(|set| format!("{}, line {}: ", set.origin.file, set.origin.line)).unwrap_or_default();
         let advice = match nearest(tool, known.iter().map(String::as_str)) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => "`selvedge tool list` shows those that are".to_owned(),
+            None => "`selvedge tool list` lists the tools".to_owned(),
         };
-        format!("{place}`approvals.rules.{}` fits no call: there is no tool `{tool}` here; {advice}", rule.id)
+        format!("{place}`approvals.rules.{}` matches no call: there is no tool `{tool}`; {advice}", rule.id)
     }
 
-    /// What tools are called here, those that can't be used included.
+    /// The names of all tools, including invalid ones.
     fn tool_names(&self) -> Result<BTreeSet<String>, OrderError> {
         let built_in = self.built_in_tools()?.into_iter().map(|tool| tool.spec().name.clone());
         let declared = self.library.list(Kind::Tool)?.into_iter();

@@ -36,7 +36,7 @@ fn a_program_embeds_threads_in_a_folder_of_its_own() {
 }
 
 #[test]
-fn a_program_brings_a_model_of_its_own() {
+fn a_program_registers_its_own_model() {
     let said = said_by("own_model");
     assert!(said.contains("HOLD THE LINE") && said.contains("13 tokens for $0.000065"), "{said}");
 }
@@ -48,7 +48,7 @@ fn a_program_with_a_loop_of_its_own_uses_the_store_alone() {
 }
 
 #[test]
-fn a_thread_is_followed_from_elsewhere() {
+fn a_thread_is_followed_from_another_process() {
     let said = said_by("follow");
     assert!(said.contains("user: hello") && said.contains("assistant: "), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Bodies, tools and models that mean harm, or are just broken: a clear result, bounded memory and time, and the thread goes on.
+//! Hostile or broken directives, tools and models: a clear result, bounded memory and time, and the thread continues.
 
 use std::fs;
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ fn flooded() {
 }
 
 #[test]
-fn a_tool_that_forks_a_daemon_leaves_nobody_behind() {
+fn a_tool_that_forks_a_daemon_leaves_no_process_behind() {
     for class in ["pure", "at_most_once"] {
         let script = "(trap '' HUP TERM; exec sleep 1000) </dev/null >/dev/null 2>&1 & echo begun";
         let house = with_tool(class, script, json!({}));
@@ -98,7 +98,7 @@ fn a_tool_that_forks_a_daemon_leaves_nobody_behind() {
 const STUBBORN: &str = "trap '' TERM; touch begun; while :; do sleep 0.05; done";
 
 #[test]
-fn a_tool_that_ignores_term_is_ended_by_cancel() {
+fn a_tool_that_ignores_term_is_killed_by_cancel() {
     for (stop, status, most) in [
         (Stop::Cancelled, Status::Cancelled, Duration::from_secs(10)),
         (Stop::Killed, Status::Killed, Duration::from_secs(5)),
@@ -122,7 +122,7 @@ fn a_tool_that_ignores_term_is_ended_by_cancel() {
 }
 
 #[test]
-fn a_tool_that_ignores_term_is_ended_by_its_time_limit() {
+fn a_tool_that_ignores_term_is_killed_by_its_time_limit() {
     let began = Instant::now();
     let house = with_tool("pure", STUBBORN, json!({"timeout_seconds": 1}));
     let ran = house.run("use");
@@ -130,7 +130,7 @@ fn a_tool_that_ignores_term_is_ended_by_its_time_limit() {
     let (text, failed) = results(&ran.thread).remove(0);
     assert!(failed && text.contains("exceeded its time limit"), "{text}");
     assert_goes_on(&house, &ran);
-    // What one did that may run only once, nobody knows: somebody must say.
+    // The outcome of an at-most-once call is unknown: a person must resolve it.
     let house = with_tool("at_most_once", STUBBORN, json!({"timeout_seconds": 1}));
     let ran = house.run("use");
     assert_eq!(ran.ended.status, Status::Suspended);
@@ -140,7 +140,7 @@ fn a_tool_that_ignores_term_is_ended_by_its_time_limit() {
 }
 
 #[test]
-fn what_a_tool_says_is_never_filled_in() {
+fn results_of_tools_are_never_expanded() {
     let tricks = "${inputs.x} {input:x} {input:x?} {env:PATH} {user} {result} ${a.b.0 || inputs.x}";
     let house = with_tool("pure", "cat tricks", json!({}));
     house.write("tricks", tricks);
@@ -158,7 +158,7 @@ fn what_a_tool_says_is_never_filled_in() {
 }
 
 #[test]
-fn a_model_that_cuts_in_the_middle_is_asked_again_and_its_drafts_are_void() {
+fn an_answer_that_is_cut_off_is_retried_and_its_drafts_are_void() {
     let house = House::new();
     house.directive("use", &[], "Speak.");
     let cut = json!({"cut": {"say": "Half an ans"}});
@@ -174,7 +174,7 @@ fn a_model_that_cuts_in_the_middle_is_asked_again_and_its_drafts_are_void() {
 }
 
 #[test]
-fn a_thread_whose_model_only_cuts_waits_and_goes_on() {
+fn a_thread_whose_model_keeps_cutting_is_suspended_and_can_be_resumed() {
     let house = House::new();
     house.directive("use", &[], "Speak.");
     let cut = json!({"cut": {"why": "the line went dead", "say": "Half an ans"}});

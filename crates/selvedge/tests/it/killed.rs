@@ -1,5 +1,5 @@
-//! An agent that pays three times, killed by SIGKILL before and after every commit and at random moments. Whoever takes the thread
-//! up again finds every payment made exactly once, the log whole, and nothing left running.
+//! An agent that pays three times, killed by SIGKILL before and after every commit and at random moments. After it is
+//! resumed, every payment was made exactly once, the log is complete, and nothing is left running.
 //!
 //! The child is this same test binary, told by its environment to run the agent instead of testing. A breach was seen by a user as a
 //! payment made twice, or never.
@@ -22,7 +22,7 @@ use crate::support::{House, Watched, results};
 
 const ROLE: &str = "SELVEDGE_TEST_DIES";
 const FOLDER: &str = "SELVEDGE_TEST_FOLDER";
-/// Commits of a run that nobody disturbs: what arrived, three rounds of answer, intent and result, the last answer, the end.
+/// Commits of an undisturbed run: the message, three rounds of answer, intent and result, the last answer, the end.
 const COMMITS: u64 = 12;
 const PAY: &str = "[ ! -e slow ] || sleep 0.02; printf '%s %s\\n' \"$SELVEDGE_CALL_KEY\" \"$1\" >> paid; [ ! -e slow ] || sleep 0.02; echo paid";
 const PAID: &str = "if grep -qs \"^$SELVEDGE_CALL_KEY \" paid; then echo '{\"done\": true, \"result\": \"paid\"}'; else echo '{\"done\": false}'; fi";
@@ -58,7 +58,8 @@ fn child() {
     let house = House::at(&PathBuf::from(std::env::var_os(FOLDER).unwrap()));
     let mut store = Watched::new(house.open());
     let at = |word: &str| dies.strip_prefix(word).and_then(|number| number.parse().ok()).unwrap_or(u64::MAX);
-    let (before, after) = (at("before "), at("after "));
+    let before = at("before ");
+    let after = at("after ");
     store.before = Box::new(move |number| die_if(number == before));
     store.after = Box::new(move |number| die_if(number == after));
     let thread = ThreadId::new(fs::read_to_string(house.root.join("thread")).unwrap()).unwrap();
@@ -119,7 +120,7 @@ fn assert_paid_once(house: &House, thread: &ThreadId, how: &str) {
 }
 
 #[test]
-fn a_run_that_nobody_disturbs_has_twelve_commits() {
+fn an_undisturbed_run_has_twelve_commits() {
     let (house, thread) = house();
     assert!(was_killed(&house, spawn(&house, &format!("after {COMMITS}"))), "it has that many");
     assert!(!was_killed(&house, spawn(&house, "")));
@@ -140,8 +141,8 @@ fn killed_before_and_after_every_commit_each_payment_is_made_once() {
 }
 
 #[test]
-fn killed_in_every_life_it_still_comes_to_its_end() {
-    // Whoever takes the thread up commits that it was left, that a run begins, an intent and a result.
+fn killed_in_every_process_it_still_completes() {
+    // The process that resumes the thread commits the recovery, the start of a run, an intent and a result.
     for dies in ["after 4", "before 5"] {
         let (house, thread) = house();
         assert!(until_done(&house, |_| dies.to_owned()) >= 3);
@@ -161,15 +162,12 @@ fn killed_at_random_moments_each_payment_is_made_once() {
     while kills < 100 {
         let (house, thread) = self::house();
         house.write("slow", "");
-        // Whoever comes later has less to do, so it is killed sooner.
+        // A later process has less to do, so it is killed sooner.
         for life in 1.. {
             let mut child = spawn(&house, "");
             std::thread::sleep(Duration::from_micros(chance() % (whole / life)));
             child.kill().unwrap();
-            match was_killed(&house, child) && life < 6 {
-                true => kills += 1,
-                false => break,
-            }
+            if was_killed(&house, child) && life < 6 { kills += 1 } else { break }
         }
         until_done(&house, |_| String::new());
         assert_paid_once(&house, &thread, "at random");

@@ -55,12 +55,11 @@ impl Model for Busy {
                 questions: self.store.questions.load(Ordering::SeqCst),
                 cpu: Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap()),
             });
-            let (content, end) = match turn < TURNS {
-                true => {
-                    let id = CallId::new(format!("call_{turn}")).unwrap();
-                    (Block::tool_call(id, "look", json!({"turn": turn})), End::ToolCalls)
-                }
-                false => (Block::text("Enough."), End::Finished),
+            let (content, end) = if turn < TURNS {
+                let id = CallId::new(format!("call_{turn}")).unwrap();
+                (Block::tool_call(id, "look", json!({"turn": turn})), End::ToolCalls)
+            } else {
+                (Block::text("Enough."), End::Finished)
             };
             Ok(Answer::new(vec![content], end).using(Usage::default()))
         })
@@ -97,14 +96,16 @@ fn turn_five_thousand_costs_what_turn_fifty_did() {
     assert_eq!((ended.status.status().unwrap(), ended.run_cost.clone().unwrap().turns), (Status::Completed, TURNS + 1));
     let marks = model.marks.lock().unwrap();
     let cost = |turn: usize| {
-        let (before, after) = (marks[turn], marks[turn + 1]);
+        let before = marks[turn];
+        let after = marks[turn + 1];
         (after.reads - before.reads, after.questions - before.questions)
     };
     assert_eq!(cost(50).0, 0, "a turn reads nothing of the log again");
     assert_eq!(cost(TURNS as usize - 1), cost(50));
-    // The fastest ten turns in a row of a hundred, so that nobody else's work on the machine counts; a turn that looks at every message
+    // The fastest ten turns in a row of a hundred, so that other load on the machine does not count; a turn that looks at every message
     // once would be a hundred times slower here.
     let fastest = |from: usize| (from..from + 90).map(|turn| marks[turn + 10].cpu - marks[turn].cpu).min().unwrap();
-    let (early, late) = (fastest(50), fastest(TURNS as usize - 100));
+    let early = fastest(50);
+    let late = fastest(TURNS as usize - 100);
     assert!(late < early * 4, "ten turns took {early:?} early and {late:?} late");
 }

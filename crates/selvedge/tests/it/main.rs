@@ -1,11 +1,11 @@
 //! Whole runs: real stores, real command tools, real processes that are really killed.
 
+mod directives;
 mod examples;
 mod hostile;
 mod killed;
 mod long;
 mod names;
-mod ordered;
 mod remote;
 mod secrets;
 mod snapshots;

@@ -1,16 +1,16 @@
-//! Names and paths that lead elsewhere are refused before a path is made of them, whoever says them.
+//! Names and paths that lead elsewhere are refused before a path is built, wherever they come from.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 
 use selvedge::model::{AgentId, Classify, DirectiveId, Status, ThreadId};
-use selvedge::workshop::Wishes;
+use selvedge::workshop::OrderOptions;
 use serde_json::json;
 
 use crate::support::{House, results};
 
 #[test]
-fn names_that_lead_elsewhere_are_no_names() {
+fn names_that_lead_elsewhere_are_invalid() {
     for name in [
         "",
         ".",
@@ -34,7 +34,7 @@ fn names_that_lead_elsewhere_are_no_names() {
 }
 
 #[test]
-fn items_behind_links_are_refused() {
+fn items_behind_symbolic_links_are_refused() {
     let house = House::new();
     let elsewhere = tempfile::tempdir().unwrap();
     fs::write(elsewhere.path().join("evil.md"), "---\nname: evil\n---\n\nObey.\n").unwrap();
@@ -50,8 +50,8 @@ fn items_behind_links_are_refused() {
     fs::create_dir_all(house.root.join(".ai/agents")).unwrap();
     fs::write(elsewhere.path().join("spy.yaml"), "identity: A spy.\n").unwrap();
     symlink(elsewhere.path().join("spy.yaml"), house.root.join(".ai/agents/spy.yaml")).unwrap();
-    let wishes = Wishes { agent: Some(AgentId::new("spy").unwrap()), ..Wishes::default() };
-    let error = house.workshop().order(&DirectiveId::new("good").unwrap(), wishes).unwrap_err();
+    let options = OrderOptions { agent: Some(AgentId::new("spy").unwrap()), ..OrderOptions::default() };
+    let error = house.workshop().order(&DirectiveId::new("good").unwrap(), options).unwrap_err();
     assert!(error.to_string().contains("link"), "{} {error}", error.code());
 }
 

@@ -1,4 +1,4 @@
-//! Canaries: secrets that come in every way there is, and are found nowhere under the store, nor in what is told.
+//! Canaries: secrets from every source, which must be nowhere in the store and in no event.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn sung_in(folder: &Path, found: &mut Vec<String>) -> usize {
 }
 
 #[test]
-fn secrets_reach_no_log_no_database_no_blob_and_nobody_who_watches() {
+fn secrets_reach_no_log_no_database_no_blob_and_no_subscriber() {
     let mut house = House::new();
     house.environment.insert("API_TOKEN".to_owned(), TOKEN.to_owned());
     house.redactor = Redactor::new([TOKEN.to_owned()], vec![Pattern { prefix: "sk-".to_owned(), length_min: 16 }]);
@@ -65,7 +65,7 @@ fn secrets_reach_no_log_no_database_no_blob_and_nobody_who_watches() {
     }
     drop(engine);
     assert!(committed.contains("[redacted]"));
-    assert!(!committed.contains(TOKEN) && !committed.contains(KEY), "somebody who watches was told");
+    assert!(!committed.contains(TOKEN) && !committed.contains(KEY), "a subscriber got it");
     let mut found = Vec::new();
     let seen = sung_in(&house.root.join(".ai/agent"), &mut found);
     assert!(seen > 3, "only {seen} files were looked at");
@@ -74,19 +74,23 @@ fn secrets_reach_no_log_no_database_no_blob_and_nobody_who_watches() {
 }
 
 #[test]
-fn a_message_that_waits_for_its_turn_keeps_no_secret_either() {
+fn a_queued_message_contains_no_secret_either() {
     let mut house = House::new();
     house.redactor = Redactor::new([TOKEN.to_owned()], Vec::new());
     house.tool("wait", "pure", "touch begun; while [ ! -e go ]; do sleep 0.01; done", json!({}));
     house.directive("wait", &["wait"], "Wait.");
     house.calls_once("wait", &json!({}));
     let order = house.order("wait").unwrap();
-    let (one, two) = (house.engine(Arc::new(house.open())), house.engine(Arc::new(house.open())));
+    let one = house.engine(Arc::new(house.open()));
+    let two = house.engine(Arc::new(house.open()));
     let thread = one.create(order.thread, Vec::new()).unwrap();
     let mut found = Vec::new();
     std::thread::scope(|scope| {
-        let (work, task) = (&order.assignment, order.task);
-        let (one, two, thread) = (&one, &two, &thread);
+        let work = &order.assignment;
+        let task = order.task;
+        let one = &one;
+        let two = &two;
+        let thread = &thread;
         scope.spawn(move || one.send(thread, Input::text(task), work, &Cancel::new(), &mut |_| {}).unwrap());
         crate::support::eventually("the tool runs", || house.root.join("begun").exists());
         let late = Input::text(format!("also {TOKEN}"));

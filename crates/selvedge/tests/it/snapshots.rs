@@ -22,9 +22,9 @@ use selvedge::model::{
     Timestamp,
 };
 use selvedge::snapshot::{Keeper, Schema, examined, newest};
-use selvedge::store::snapshot::{Kept, Place};
+use selvedge::store::snapshot::{SnapshotFolder, SnapshotInfo};
 use selvedge::store::{Logs, Snapshots};
-use selvedge::store_local::disk::{Disk, DiskFile, How, RealDisk};
+use selvedge::store_local::disk::{Disk, DiskFile, OpenMode, RealDisk};
 use selvedge::store_local::system::SystemIds;
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
@@ -44,8 +44,8 @@ struct Filling {
 }
 
 impl Disk for Filling {
-    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
-        let is_snapshot = path.to_string_lossy().contains("state.json") && how == How::MakeNew;
+    fn open(&self, path: &Path, how: OpenMode) -> io::Result<Box<dyn DiskFile>> {
+        let is_snapshot = path.to_string_lossy().contains("state.json") && how == OpenMode::CreateNew;
         if is_snapshot && self.is_full.load(Ordering::SeqCst) {
             self.refused.fetch_add(1, Ordering::SeqCst);
             return Err(io::Error::from_raw_os_error(28));
@@ -196,7 +196,7 @@ impl House {
         (work, model)
     }
 
-    /// A run in a process of its own, as far as anybody can tell.
+    /// A run as in a process of its own.
     fn run(&self, thread: Option<&ThreadId>, calls: usize, text: &str, then: Then) -> (ThreadId, Ran) {
         self.run_with(thread, calls, text, then, |_| {})
     }
@@ -247,8 +247,8 @@ impl House {
         self.folder.path().join(".ai/agent/threads").join(thread.folder())
     }
 
-    fn kept(&self, thread: &ThreadId) -> Vec<Kept> {
-        self.open().kept(thread, "archive").unwrap()
+    fn kept(&self, thread: &ThreadId) -> Vec<SnapshotInfo> {
+        self.open().list_snapshots(thread, "archive").unwrap()
     }
 
     /// The newest good snapshot, whole.
@@ -262,10 +262,11 @@ impl House {
     /// What the triggers were, oldest first.
     fn triggers(&self, thread: &ThreadId) -> Vec<String> {
         let store = self.open();
-        let mut kept = store.kept(thread, "archive").unwrap();
+        let mut kept = store.list_snapshots(thread, "archive").unwrap();
         kept.reverse();
-        let trigger =
-            |kept: &Kept| store.read_snapshot(thread, kept, "archive").unwrap().body().unwrap()["trigger"].clone();
+        let trigger = |kept: &SnapshotInfo| {
+            store.read_snapshot(thread, kept, "archive").unwrap().body().unwrap()["trigger"].clone()
+        };
         kept.iter().map(|kept| trigger(kept).as_str().unwrap().to_owned()).collect()
     }
 }
@@ -292,7 +293,7 @@ fn every_trigger_saves_when_it_is_due() {
 
 /// With `on_completion: keep`, the `state.json` of a thread that had ended said `running` for ever.
 #[test]
-fn a_snapshot_that_stays_says_that_its_thread_is_completed() {
+fn a_kept_snapshot_says_that_its_thread_is_completed() {
     let house = House::new(|config| config.retention.on_completion.action = Action::Keep);
     let (thread, _) = house.run_with(None, 30, &long_text(), Then::Done, |work| work.limits.turns = None);
     let state = house.snapshot(&thread);
@@ -302,21 +303,22 @@ fn a_snapshot_that_stays_says_that_its_thread_is_completed() {
 
 /// A snapshot of a run that goes on counted no time for it.
 #[test]
-fn a_snapshot_counts_the_time_of_the_run_that_goes_on() {
+fn a_snapshot_counts_the_time_of_the_active_run() {
     let mut house = House::saving_always();
     house.config.checkpoint.triggers.post_llm.enabled = false;
     let clock = house.clock.clone();
     let (thread, _) = house.run_with(None, 3, "hm", Then::Done, move |work| {
-        // Whoever judges a call takes a second, or more.
+        // Deciding about a call takes a second, or more.
         work.gate = Arc::new(move |_, _| {
             clock.0.fetch_add(1_000_000, Ordering::SeqCst);
             Permission::Allowed
         });
     });
     let seconds: Vec<f64> = {
-        let (store, mut kept) = (house.open(), house.kept(&thread));
+        let store = house.open();
+        let mut kept = house.kept(&thread);
         kept.reverse();
-        let body = |kept: &Kept| store.read_snapshot(&thread, kept, "archive").unwrap().body().unwrap();
+        let body = |kept: &SnapshotInfo| store.read_snapshot(&thread, kept, "archive").unwrap().body().unwrap();
         let running = kept.iter().map(body).filter(|state| state["status"] == "running");
         running.map(|state| state["cost"]["duration_seconds"].as_f64().unwrap()).collect()
     };
@@ -351,7 +353,7 @@ fn every_call_of_the_model_is_preceded_by_a_snapshot_when_only_that_is_wanted() 
 }
 
 #[test]
-fn a_thread_that_waits_is_saved_with_all_that_somebody_needs_to_decide() {
+fn a_suspended_thread_is_saved_with_everything_needed_to_decide() {
     let house = House::new(|_| {});
     let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| work.limits.turns = Some(2));
     assert_eq!(ran.ended.status, Status::Suspended);
@@ -372,7 +374,7 @@ fn a_thread_that_waits_is_saved_with_all_that_somebody_needs_to_decide() {
 }
 
 #[test]
-fn what_a_stopped_model_had_said_is_kept_with_its_share() {
+fn the_partial_answer_of_a_stopped_model_is_kept_with_its_cost() {
     let house = House::new(|_| {});
     let (thread, _) = house.run(None, 1, "a story of forty letters, or a bit more..", Then::Stopped);
     let partial = house.snapshot(&thread)["partial_cognition"].clone();
@@ -397,10 +399,10 @@ fn short_threads_are_not_saved_turn_by_turn_and_long_ones_rarely() {
 }
 
 #[test]
-fn a_long_thread_begins_with_its_snapshot_and_reads_only_what_stands_behind_it() {
+fn a_long_thread_is_loaded_from_its_snapshot_and_the_lines_after_it() {
     let house = House::new(|_| {});
     let (thread, _) = house.run_with(None, 30, &long_text(), Then::Done, |work| work.limits.turns = None);
-    assert!(house.kept(&thread).iter().all(|kept| kept.place == Place::Archived), "it is completed");
+    assert!(house.kept(&thread).iter().all(|kept| kept.place == SnapshotFolder::Archived), "it is completed");
     let (_, ran) = house.run(Some(&thread), 30, "x", Then::Done);
     assert_eq!((ran.reads, ran.shown, ran.told.len()), (0, 63, 0), "{:?}", ran.told);
     // Without any snapshot it is the same thread.
@@ -410,7 +412,7 @@ fn a_long_thread_begins_with_its_snapshot_and_reads_only_what_stands_behind_it()
 }
 
 #[test]
-fn what_is_known_from_a_snapshot_is_what_the_log_says() {
+fn a_snapshot_has_the_same_content_as_the_log() {
     let house = House::saving_always();
     let (thread, _) = house.run_with(None, 9, &long_text(), Then::Stopped, |work| work.limits.turns = None);
     let full = selvedge::store::load::load(&house.open(), &thread, &house.trust(), None).unwrap().thread;
@@ -442,7 +444,7 @@ fn waiting(house: &House) -> ThreadId {
 }
 
 #[test]
-fn a_snapshot_that_was_changed_cut_or_forged_is_noticed_and_the_log_is_read() {
+fn a_changed_cut_or_forged_snapshot_is_detected_and_the_log_is_read() {
     let house = House::new(|_| {});
     let thread = waiting(&house);
     let path = house.folder_of(&thread).join("state.json");
@@ -493,7 +495,7 @@ fn resigned(house: &House, thread: &ThreadId, path: &Path, change: impl FnOnce(&
 }
 
 #[test]
-fn what_a_short_thread_has_in_place_of_its_newest_snapshot_is_told_before_it_is_replaced() {
+fn an_invalid_file_in_place_of_the_newest_snapshot_is_reported_before_it_is_replaced() {
     let house = House::new(|_| {});
     let (thread, path) = short(&house);
     let good = String::from_utf8(fs::read(&path).unwrap()).unwrap();
@@ -514,9 +516,9 @@ fn what_a_short_thread_has_in_place_of_its_newest_snapshot_is_told_before_it_is_
     assert!(ran.told.len() == 1 && ran.told[0].contains("`state.json` was that of version"), "{:?}", ran.told);
 }
 
-/// It stayed where it was, and was mentioned by nobody.
+/// It stayed where it was, without a notice.
 #[test]
-fn a_snapshot_that_is_not_good_is_made_anew_when_its_thread_is_completed() {
+fn an_invalid_snapshot_is_replaced_when_its_thread_is_completed() {
     for action in [Action::Keep, Action::Archive] {
         let house = House::new(|config| config.retention.on_completion.action = action);
         let (thread, path) = short(&house);
@@ -539,7 +541,7 @@ fn a_snapshot_that_is_not_good_is_made_anew_when_its_thread_is_completed() {
 }
 
 #[test]
-fn a_snapshot_of_a_format_that_is_not_known_is_refused() {
+fn a_snapshot_of_an_unknown_format_is_refused() {
     let house = House::new(|_| {});
     for (version, is_known) in [("9.9.9", false), ("1.2.0", false), ("1.0.0", true), ("1.1.7", true)] {
         let thread = waiting(&house);
@@ -558,9 +560,10 @@ fn a_snapshot_of_a_format_that_is_not_known_is_refused() {
 }
 
 #[test]
-fn a_snapshot_of_another_thread_is_not_taken_for_its_own() {
+fn a_snapshot_of_another_thread_is_refused() {
     let house = House::new(|_| {});
-    let (one, other) = (waiting(&house), waiting(&house));
+    let one = waiting(&house);
+    let other = waiting(&house);
     let place = |thread: &ThreadId| house.folder_of(thread).join("state.json");
     fs::copy(place(&one), place(&other)).unwrap();
     fs::remove_dir_all(house.folder_of(&other).join("checkpoints")).ok();
@@ -569,7 +572,7 @@ fn a_snapshot_of_another_thread_is_not_taken_for_its_own() {
 }
 
 #[test]
-fn an_older_snapshot_is_good_enough_and_what_stands_behind_it_is_read() {
+fn an_older_snapshot_is_used_with_the_lines_after_it() {
     let house = House::saving_always();
     let thread = waiting(&house);
     fs::write(house.folder_of(&thread).join("state.json"), "{").unwrap();
@@ -578,7 +581,7 @@ fn an_older_snapshot_is_good_enough_and_what_stands_behind_it_is_read() {
 }
 
 #[test]
-fn a_seal_that_is_not_ours_means_that_every_byte_is_read_and_nothing_is_said() {
+fn an_invalid_seal_makes_every_byte_be_read_without_a_notice() {
     let mut house = House::new(|_| {});
     let thread = waiting(&house);
     // The same key in another store would do; another key is refused by the log itself, so the seal alone is changed, and signed.
@@ -596,7 +599,7 @@ fn a_seal_that_is_not_ours_means_that_every_byte_is_read_and_nothing_is_said() {
 }
 
 #[test]
-fn a_full_disk_costs_the_snapshot_and_not_the_run() {
+fn a_full_disk_prevents_the_snapshot_and_not_the_run() {
     let house = House::new(|_| {});
     house.disk.is_full.store(true, Ordering::SeqCst);
     let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| work.limits.turns = Some(1));
@@ -622,7 +625,7 @@ fn a_full_disk_costs_the_snapshot_and_not_the_run() {
 }
 
 #[test]
-fn what_the_schema_refuses_is_never_written() {
+fn a_snapshot_that_violates_the_schema_is_never_written() {
     let house = House::new(|config| config.state.required.push("approved_by".to_owned()));
     let (thread, ran) = house.run_with(None, 9, "hm", Then::Done, |work| work.limits.turns = Some(1));
     assert_eq!(ran.ended.status, Status::Suspended);
@@ -632,7 +635,7 @@ fn what_the_schema_refuses_is_never_written() {
 }
 
 #[test]
-fn only_what_changed_is_written_packed_and_the_whole_is_read_back() {
+fn only_changes_are_written_packed_and_the_whole_is_read_back() {
     let mut house = House::saving_always();
     house.config.checkpoint.performance.incremental = true;
     house.config.checkpoint.performance.compress = true;
@@ -648,7 +651,7 @@ fn only_what_changed_is_written_packed_and_the_whole_is_read_back() {
 }
 
 #[test]
-fn a_change_whose_base_is_gone_or_another_is_noticed() {
+fn a_snapshot_whose_base_is_missing_or_different_is_detected() {
     let mut house = House::saving_always();
     house.config.checkpoint.performance.incremental = true;
     let thread = waiting(&house);
@@ -665,7 +668,7 @@ fn a_change_whose_base_is_gone_or_another_is_noticed() {
     assert!(found.bad[0].1.contains("was replaced by another one"), "{:?}", found.bad);
     fs::write(&path, good).unwrap();
     house.snapshot(&thread);
-    // Without it, neither that one nor any that stands on it is good, and that is what everybody is told.
+    // Without it, neither that one nor any that builds on it is valid, and all commands say so.
     fs::remove_file(&path).unwrap();
     let listed = examined(&house.open(), &schema, "archive", &thread).unwrap();
     let why = listed[0].1.as_deref().unwrap_or_default();
@@ -684,9 +687,9 @@ fn standing(house: &House, text: &str) -> (ThreadId, PathBuf) {
     (thread, path)
 }
 
-/// It was made anew, and nobody heard that somebody had changed it.
+/// It was saved again, without a notice that it had been changed.
 #[test]
-fn a_change_whose_base_was_changed_is_told_once_and_made_anew() {
+fn a_snapshot_whose_base_was_changed_is_reported_once_and_saved_again() {
     for (text, then) in [("hm", Then::Fails), ("hm", Then::Done), (long_text().as_str(), Then::Fails)] {
         let mut house = House::saving_always();
         house.config.checkpoint.performance.incremental = true;
@@ -713,7 +716,7 @@ fn a_change_whose_base_was_changed_is_told_once_and_made_anew() {
 }
 
 #[test]
-fn snapshots_that_can_not_be_put_away_are_told_and_recorded_and_the_run_is_completed() {
+fn snapshots_that_can_not_be_archived_are_reported_and_recorded_and_the_run_completes() {
     for action in [Action::Archive, Action::Delete] {
         let house = House::new(|config| config.retention.on_completion.action = action);
         let (thread, path) = short(&house);
@@ -740,7 +743,7 @@ fn snapshots_that_can_not_be_put_away_are_told_and_recorded_and_the_run_is_compl
 }
 
 #[test]
-fn superfluous_ones_that_can_not_be_taken_away_are_told_once() {
+fn outdated_snapshots_that_can_not_be_removed_are_reported_once() {
     let house = House::new(|config| {
         config.checkpoint.performance.coalesce = Coalesce::Always;
         config.retention.max_checkpoints = 3;
@@ -753,18 +756,18 @@ fn superfluous_ones_that_can_not_be_taken_away_are_told_once() {
 }
 
 #[test]
-fn so_many_older_ones_are_kept_and_none_that_is_too_old() {
+fn the_configured_number_of_older_snapshots_is_kept_and_none_that_is_too_old() {
     let house = House::new(|config| {
         config.checkpoint.performance.coalesce = Coalesce::Always;
         config.retention.max_checkpoints = 4;
     });
     let (thread, _) = house.run_with(None, 99, "hm", Then::Done, |work| work.limits.turns = Some(5));
     let count = |place| house.kept(&thread).iter().filter(|kept| kept.place == place).count();
-    assert_eq!((count(Place::Newest), count(Place::Older)), (1, 4));
+    assert_eq!((count(SnapshotFolder::Newest), count(SnapshotFolder::Older)), (1, 4));
     // Eight days later only the last few of them are left beside the new ones.
     house.clock.0.fetch_add(8 * 24 * 3_600_000_000, Ordering::SeqCst);
     house.run_with(Some(&thread), 0, "hm", Then::Fails, |work| work.limits.turns = None);
-    assert_eq!((count(Place::Newest), count(Place::Older)), (1, 3));
+    assert_eq!((count(SnapshotFolder::Newest), count(SnapshotFolder::Older)), (1, 3));
 }
 
 /// Ten older snapshots, each nearly as long as the log, made a store more than twice as large as its logs.
@@ -775,12 +778,13 @@ fn older_snapshots_take_less_than_half_of_their_log() {
         "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. ".repeat(20);
     let (thread, _) = house.run_with(None, 300, &story, Then::Done, |work| work.limits.turns = Some(1000));
     let log = fs::metadata(house.folder_of(&thread).join("transcript.jsonl")).unwrap().len();
-    let away: u64 = house.kept(&thread).iter().filter(|kept| kept.place != Place::Newest).map(|kept| kept.bytes).sum();
+    let away: u64 =
+        house.kept(&thread).iter().filter(|kept| kept.place != SnapshotFolder::Newest).map(|kept| kept.bytes).sum();
     assert!(away > 0 && away * 2 <= log, "{away} of {log} bytes");
 }
 
 #[test]
-fn a_damaged_snapshot_counts_for_none_of_those_that_are_kept() {
+fn a_damaged_snapshot_does_not_count_towards_the_kept_ones() {
     let house = House::new(|config| {
         config.checkpoint.performance.coalesce = Coalesce::Always;
         config.retention.max_checkpoints = 4;
@@ -795,18 +799,27 @@ fn a_damaged_snapshot_counts_for_none_of_those_that_are_kept() {
         .into();
     damaged.iter().for_each(|file| fs::write(file, "{\"log_version\":900}").unwrap());
     house.run_with(Some(&thread), 99, "hm", Then::Done, |work| work.limits.turns = Some(2));
-    let older: Vec<_> = house.kept(&thread).into_iter().filter(|kept| kept.place == Place::Older).collect();
+    let older: Vec<_> = house.kept(&thread).into_iter().filter(|kept| kept.place == SnapshotFolder::Older).collect();
     let good = older.iter().filter(|kept| kept.version < 900).count();
-    assert_eq!((good, older.len()), (4, 8), "all that are good are kept, and whoever looks finds the others");
+    assert_eq!((good, older.len()), (4, 8), "all valid ones are kept, and the others are found");
 }
 
 #[test]
 fn when_a_thread_is_completed_its_snapshots_are_archived_deleted_or_kept() {
     for (action, places) in [
-        (Action::Archive, vec![Place::Archived; 4]),
+        (Action::Archive, vec![SnapshotFolder::Archived; 4]),
         (Action::Delete, Vec::new()),
         // The newest says how it ended.
-        (Action::Keep, vec![Place::Newest, Place::Older, Place::Older, Place::Older, Place::Older]),
+        (
+            Action::Keep,
+            vec![
+                SnapshotFolder::Newest,
+                SnapshotFolder::Older,
+                SnapshotFolder::Older,
+                SnapshotFolder::Older,
+                SnapshotFolder::Older,
+            ],
+        ),
     ] {
         let house = House::new(|config| {
             config.checkpoint.performance.coalesce = Coalesce::Always;

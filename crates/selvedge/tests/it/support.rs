@@ -25,7 +25,7 @@ use selvedge::store_local::disk::RealDisk;
 use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::workshop::{Models, Order, OrderError, Program, Wishes, Workshop};
+use selvedge::workshop::{Models, Order, OrderError, OrderOptions, Program, Workshop};
 use selvedge::{Engine, EngineOptions, Input, NoticeKind, Outcome, Redactor, RunEvent};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -169,7 +169,7 @@ impl House {
     pub(crate) fn order(&self, directive: &str) -> Result<Order, OrderError> {
         let model = Some("scripted:script.yaml".to_owned());
         let id = DirectiveId::new(directive).unwrap();
-        let mut order = self.workshop().order(&id, Wishes { model, ..Wishes::default() })?;
+        let mut order = self.workshop().order(&id, OrderOptions { model, ..OrderOptions::default() })?;
         order.assignment.patience.wait = Duration::from_millis(1);
         Ok(order)
     }
@@ -179,7 +179,7 @@ impl House {
         self.run_until(directive, &Cancel::new(), |_| {})
     }
 
-    /// Runs a directive until it ends or somebody says to stop.
+    /// Runs a directive until it ends or is cancelled.
     pub(crate) fn run_until(&self, directive: &str, cancel: &Cancel, change: impl FnOnce(&mut Order)) -> Ran {
         let mut order = self.order(directive).unwrap();
         change(&mut order);
@@ -211,7 +211,7 @@ impl House {
         Ran { ended, told, thread: loaded.thread }
     }
 
-    /// Everything that must hold whatever happened: every log verifies, and nobody runs any more.
+    /// What must always hold: every log verifies, and nothing is running.
     #[track_caller]
     pub(crate) fn assert_settled(&self) {
         let store = self.open();
@@ -221,7 +221,7 @@ impl House {
             assert_eq!(verdict.judgement.finding, Finding::Sound, "{id}");
             assert_ne!(thread.manifest.status, selvedge::model::Status::Running, "{id}");
             eventually("every process of the thread is gone", || processes_of(id).is_empty());
-            // Nobody alive holds it, and nobody waits to be heard.
+            // No live process holds it, and no request is pending.
             let lease = store.acquire(id, Acquire::default()).unwrap();
             store.release(&lease).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Where a backup is built: beside its place, under a lock, to be named by one rename.
+//! The folder in which a backup is built: next to the target, under a lock, renamed to the target when complete.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use selvedge_store::{Error, Result};
 
 use super::{FILE, HEADS, THREADS, entries};
 use crate::core::io_error;
-use crate::disk::{Disk, DiskFile, How};
+use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::layout::check_folder;
 
-/// Locked by whoever writes a backup.
+/// Locked by the process that writes a backup.
 const LOCK: &str = "backup.lock";
 
-/// A backup on its way, beside the place where it is to be.
+/// A backup in progress, next to its target.
 pub(super) struct Partial {
     pub(super) folder: PathBuf,
-    /// Locked while somebody writes here.
+    /// Held while this process writes here.
     _lock: Box<dyn DiskFile>,
 }
 
 impl Partial {
-    /// Begins anew in `DIR.partial`, whatever a backup that was cut short left there. Anything else there is refused.
+    /// Starts over in `DIR.partial`, removing what an interrupted backup left there. Any other content is refused.
     pub(super) fn begin(target: &Path, disk: &dyn Disk) -> Result<Self> {
         let unusable = |what: &Path, why: &str, hint: &str| {
             Err(Error::Unusable {
@@ -37,14 +37,14 @@ impl Partial {
         name.push(".partial");
         let folder = target.with_file_name(name);
         if check_folder(&folder)? && !entries(&folder)?.iter().all(|name| is_part(&name.to_string_lossy())) {
-            let why = "it is in the way, and no backup that was cut short left it there";
+            let why = "it exists, and is not an interrupted backup";
             return unusable(&folder, why, "move it away, or name another folder");
         }
         disk.make_folder(&folder).map_err(io_error("create", &folder))?;
         let path = folder.join(LOCK);
-        let lock = disk.open(&path, How::Make).map_err(io_error("create", &path))?;
+        let lock = disk.open(&path, OpenMode::Create).map_err(io_error("create", &path))?;
         let is_ours = lock.try_lock().map_err(io_error("lock", &path))?;
-        // Whoever finished meanwhile has taken the folder along.
+        // A process that finished meanwhile has renamed the folder.
         if !is_ours || fs::symlink_metadata(&path).is_err() {
             return unusable(&folder, "another process is writing a backup there", "let it finish");
         }
@@ -57,27 +57,27 @@ impl Partial {
         Ok(Self { folder, _lock: lock })
     }
 
-    /// Gives the backup its name. On return that is durable, if the folder around it is one that can be synced at all.
+    /// Renames the backup to its target. On return that is durable, if the parent folder can be synced at all.
     pub(super) fn finish(&self, target: &Path, disk: &dyn Disk) -> Result<()> {
         let lock = self.folder.join(LOCK);
         disk.remove(&lock).map_err(io_error("remove", &lock))?;
         disk.sync_folder(&self.folder).map_err(io_error("sync", &self.folder))?;
-        // An empty folder may be in the way; a rename replaces it.
+        // An empty folder may exist at the target; a rename replaces it.
         disk.rename(&self.folder, target).map_err(io_error("put in place", target))?;
         sync_above(disk, target).inspect_err(|_| {
-            // Nobody is to take it for one that will be there tomorrow.
+            // Its name is not durable: it must not look like a finished backup.
             _ = disk.rename(target, &self.folder);
         })
     }
 }
 
-/// Whether a name is one that an unfinished backup has.
+/// Whether an unfinished backup has a file or folder of this name.
 fn is_part(name: &str) -> bool {
     let is_half_written = |file: &str| name.starts_with(&format!(".{file}.")) && name.ends_with(".tmp");
     [THREADS, FILE, HEADS, LOCK].contains(&name) || [FILE, HEADS].into_iter().any(is_half_written)
 }
 
-/// The name of a new folder is durable once the one above it is synced; one that nobody lets us sync is not ours.
+/// Syncs the parent of a new folder, so that its name is durable; a parent that may not be synced is accepted.
 fn sync_above(disk: &dyn Disk, folder: &Path) -> Result<()> {
     use std::io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
     let Some(above) = folder.parent() else { return Ok(()) };

@@ -1,24 +1,24 @@
-//! Logs that the database does not know, copied as they are and marked.
+//! Logs without rows in the database, copied as they are and listed as damaged.
 
 use selvedge_model::ThreadId;
 use selvedge_store::Result;
 use selvedge_store::error::describe;
 
-use super::{Copied, Work, entries};
-use crate::copied::{Bad, belongs};
+use super::{BackupRun, Copied, entries};
+use crate::copy_check::{Bad, belongs};
 use crate::core::io_error;
 use crate::layout::check_folder;
 use crate::rows;
 
-impl Work<'_> {
-    /// Copies every log that the database does not know. What it is stands among what is bad: nobody vouches for where it ends.
+impl BackupRun<'_> {
+    /// Copies every log that has no rows in the database. It is listed as damaged: no sealed head says where it ends.
     pub(super) fn copy_strays(&self, copied: &mut Copied) -> Result<()> {
         for thread in self.core.strays()? {
             let why = match self.store.verify(&thread, &mut |_| {}) {
                 Ok(verdict) => describe(&thread, &verdict.judgement.finding),
                 Err(error) => error.to_string(),
             };
-            // It may have arrived while the others were copied: then it belongs to the next backup.
+            // It may have been imported while the others were copied: then it belongs to the next backup.
             if self.core.read(|live| rows::find(live, &thread))?.is_some() {
                 continue;
             }
@@ -28,10 +28,11 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Copies what can be read of a folder; false if it is none.
+    /// Copies the readable files of a folder; false if it is not a folder.
     fn copy_stray(&self, thread: &ThreadId) -> Result<bool> {
         let disk = &*self.core.disk;
-        let (from, to) = (self.core.layout.thread(thread), self.layout.thread(thread));
+        let from = self.core.layout.thread(thread);
+        let to = self.layout.thread(thread);
         if !check_folder(&from).unwrap_or(false) {
             return Ok(false);
         }

@@ -1,4 +1,4 @@
-//! One thread, copied and judged.
+//! One thread, copied and verified.
 
 use std::fs;
 use std::io;
@@ -8,33 +8,33 @@ use selvedge_model::{Digest, ThreadId};
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 
-use super::{BackedUp, Copied, Erasures, Work, copy_bytes, copy_file, entries};
-use crate::copied::{Bad, Judged, MANIFEST, belongs, judge_copy};
+use super::{BackedUp, BackupRun, Copied, Erasures, copy_bytes, copy_file, entries};
+use crate::copy_check::{Bad, CopyVerdict, MANIFEST, belongs, judge_copy};
 use crate::core::io_error;
 use crate::db::Db;
-use crate::disk::{self, How};
+use crate::disk::{self, OpenMode};
 use crate::layout::check_folder;
 use crate::redo::Redo;
 use crate::rows::{self, Row};
 
-impl Work<'_> {
-    /// Copies a thread and judges the copy. One that can't be read is left out and named.
+impl BackupRun<'_> {
+    /// Copies a thread and verifies the copy. One that can't be read is left out and listed.
     pub(super) fn copy_thread(&self, row: &Row, snapshot: &Db, erased: &Erasures, copied: &mut Copied) -> Result<()> {
         let thread = &row.manifest.thread_id;
         let done = self
             .copy_log(row, snapshot)
-            .and_then(|()| self.copy_beside(row, erased, copied))
+            .and_then(|()| self.copy_other_files(row, erased, copied))
             .and_then(|()| judge_copy(thread, &row.head, &self.layout, &self.core.trust, &*self.core.disk));
         match done {
             Ok(judged) => {
                 self.note(row, &judged, copied);
-                // What was acknowledged and is not in the copy must not go unsaid.
-                if let Err(error) = self.core.refuse_behind(thread, row) {
+                // Acknowledged data that is missing in the copy must be reported.
+                if let Err(error) = self.core.refuse_outdated_row(thread, row) {
                     copied.bad.push(Bad::log(thread, error.to_string(), true));
                 }
                 Ok(())
             }
-            // It was deleted under our hands; the copy will say so.
+            // It was deleted during the backup; the copy will record that.
             Err(_) if self.core.read(|live| rows::tombstone(live, thread))?.is_some() => Ok(()),
             Err(error) if self.is_fatal(&error) => Err(error),
             Err(error) => {
@@ -46,8 +46,8 @@ impl Work<'_> {
         }
     }
 
-    /// Puts down what a copied thread is.
-    fn note(&self, row: &Row, judged: &Judged, copied: &mut Copied) {
+    /// Records a copied thread.
+    fn note(&self, row: &Row, judged: &CopyVerdict, copied: &mut Copied) {
         let thread = &row.manifest.thread_id;
         let is_there = |path: PathBuf| fs::symlink_metadata(path).map(|found| found.len()).ok();
         let log = is_there(self.layout.transcript(thread));
@@ -73,18 +73,19 @@ impl Work<'_> {
         }
     }
 
-    /// The committed bytes of a log up to the head in the snapshot: the file, and behind it what the redo has. Of a file that is too
-    /// short, what there is.
+    /// Copies the committed bytes of a log up to the head in the snapshot: the file, then the redo. If the file is too short, the bytes
+    /// that it has.
     fn copy_log(&self, row: &Row, snapshot: &Db) -> Result<()> {
         let thread = &row.manifest.thread_id;
         check_folder(&self.core.layout.thread(thread))?;
         let redo = Redo::read(snapshot, row.id, row.head.bytes)?;
         let redo = redo.unwrap_or_else(|| Redo { from: row.head.bytes, ..Redo::default() });
-        let (source, target) = (self.core.layout.transcript(thread), self.layout.transcript(thread));
+        let source = self.core.layout.transcript(thread);
+        let target = self.layout.transcript(thread);
         let disk = &*self.core.disk;
         let folder = self.layout.thread(thread);
         disk.make_folder(&folder).map_err(io_error("create", &folder))?;
-        let from = match disk.open(&source, How::Read) {
+        let from = match disk.open(&source, OpenMode::Read) {
             Ok(from) => Some(from),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(io_error("open", &source)(error)),
@@ -92,7 +93,7 @@ impl Work<'_> {
         if from.is_none() && redo.from > 0 {
             return Ok(());
         }
-        let to = disk.open(&target, How::MakeNew).map_err(io_error("create", &target))?;
+        let to = disk.open(&target, OpenMode::CreateNew).map_err(io_error("create", &target))?;
         let done = match &from {
             Some(from) => copy_bytes((&**from, &source), (&*to, &target), redo.from)?,
             None => 0,
@@ -104,10 +105,11 @@ impl Work<'_> {
     }
 
     /// Manifest, blobs and quarantined bytes.
-    fn copy_beside(&self, row: &Row, erased: &Erasures, copied: &mut Copied) -> Result<()> {
+    fn copy_other_files(&self, row: &Row, erased: &Erasures, copied: &mut Copied) -> Result<()> {
         let thread = &row.manifest.thread_id;
         let disk = &*self.core.disk;
-        let (from, to) = (self.core.layout.thread(thread), self.layout.thread(thread));
+        let from = self.core.layout.thread(thread);
+        let to = self.layout.thread(thread);
         if !check_folder(&from)? {
             return Ok(());
         }
@@ -125,10 +127,11 @@ impl Work<'_> {
         disk.sync_folder(&folder).map_err(io_error("sync", &folder))
     }
 
-    /// Copies the blobs that are `wanted`. What stands in the place of their folder is not entered; they are missing then.
+    /// Copies the blobs that are `wanted`. If their folder is a link or a file, it is not entered, and the blobs are missing.
     pub(super) fn copy_blobs(&self, thread: &ThreadId, wanted: impl Fn(&Digest) -> bool) -> Result<()> {
         let disk = &*self.core.disk;
-        let (from, to) = (self.core.layout.blobs(thread), self.layout.blobs(thread));
+        let from = self.core.layout.blobs(thread);
+        let to = self.layout.blobs(thread);
         if !check_folder(&from).unwrap_or(false) {
             return Ok(());
         }
@@ -142,7 +145,7 @@ impl Work<'_> {
         disk.sync_folder(&to).map_err(io_error("sync", &to))
     }
 
-    /// Copies a file; one that can't be read is missing in the copy. A blob that the log names is then said to be.
+    /// Copies a file; one that can't be read is missing in the copy. A missing blob that the log names is reported.
     pub(super) fn copy_readable(&self, from: &Path, to: &Path) -> Result<()> {
         match copy_file(&*self.core.disk, from, to) {
             Err(error) if !self.is_fatal(&error) => self.core.disk.remove(to).map_err(io_error("remove", to)),
@@ -150,7 +153,7 @@ impl Work<'_> {
         }
     }
 
-    /// Copies a manifest, unless it shows a version that the copy of the log does not have. One that can't be read is named.
+    /// Copies a manifest, unless it shows a version that the copy of the log does not have. One that can't be read is listed.
     fn copy_manifest(&self, row: &Row, copied: &mut Copied) -> Result<bool> {
         let thread = &row.manifest.thread_id;
         let path = self.core.layout.manifest(thread);
@@ -174,7 +177,7 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Whether a thread has gone on since the snapshot, so that its manifest may rightly be newer.
+    /// Whether commits were added to a thread since the snapshot, so that its manifest may rightly be newer.
     fn is_ahead(&self, thread: &ThreadId, row: &Row) -> Result<bool> {
         let now = self.core.read(|live| rows::find(live, thread))?;
         Ok(now.is_none_or(|now| now.head.version > row.head.version))

@@ -1,4 +1,4 @@
-//! What no caller can bring about at will: what happens between a commit's steps.
+//! Interleavings between the steps of a commit, which no caller can provoke through the public interface.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::*;
 use crate::LocalStore;
 use crate::core::Phase;
 use crate::redo::SPARES_IDLE;
-use crate::testing::{House, thread};
+use crate::testing::{TestStore, thread};
 
 fn birth(name: &str) -> Batch {
     let new = NewThread::of(AgentId::new("scribe").unwrap());
@@ -27,7 +27,7 @@ fn message(name: &str, text: &str) -> Batch {
 /// Makes a batch durable and stops before it is drained.
 fn half_committed(store: &LocalStore, batch: &Batch) -> (Job, Vec<Numbers>) {
     let core = &store.core;
-    match core.commit_together(vec![core.job(batch, Sight::Database).unwrap()]).pop() {
+    match core.commit_together(vec![core.job(batch, Basis::Database).unwrap()]).pop() {
         Some(Outcome::Durable(job, numbers)) => (*job, numbers.numbers),
         _ => panic!("it was not committed"),
     }
@@ -38,33 +38,34 @@ fn transcript(store: &LocalStore, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn one_that_is_refused_half_way_leaves_nothing_and_takes_nobody_along() {
-    let house = House::new();
-    let store = house.open();
+fn a_job_that_is_refused_halfway_leaves_nothing_and_the_other_jobs_commit() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     for name in ["one", "two", "three"] {
         store.commit(birth(name)).unwrap();
     }
     let key = CommitKey::new("once").unwrap();
     let batch = |name: &str| Batch { key: (name == "two").then(|| key.clone()), ..message(name, "hello") };
-    let jobs = ["two", "one"].map(|name| store.core.job(&batch(name), Sight::Database).unwrap());
-    // Its key is used meanwhile, which shows only when its head and its redo are written.
+    let jobs = ["two", "one"].map(|name| store.core.job(&batch(name), Basis::Database).unwrap());
+    // Another batch uses its key meanwhile, which is noticed only after its head and its redo are written.
     store.commit(Batch { key: Some(key.clone()), ..message("three", "first") }).unwrap();
     let before = store.position().unwrap();
     let mut outcomes = store.core.commit_together(jobs.into());
-    let Some(Outcome::Durable(job, numbers)) = outcomes.pop() else { panic!("the other one was taken along") };
+    let Some(Outcome::Durable(job, numbers)) = outcomes.pop() else { panic!("the other job was refused too") };
     assert!(matches!(outcomes.pop(), Some(Outcome::Stale)));
     store.core.conclude(*job, numbers.numbers);
     assert_eq!(store.head(&thread("one")).unwrap().version, 1);
     assert_eq!(store.head(&thread("two")).unwrap().version, 0);
-    let told: Vec<_> = store.after(before, 10).unwrap().into_iter().map(|told| (told.position, told.thread)).collect();
-    assert_eq!(told, [(before + 1, thread("one"))]);
+    let entries: Vec<_> =
+        store.after(before, 10).unwrap().into_iter().map(|entry| (entry.position, entry.thread)).collect();
+    assert_eq!(entries, [(before + 1, thread("one"))]);
 }
 
-/// An agent waits for its model longer than the worker waits for commits; the next one finds a row to write over all the same.
+/// An agent waits for its model longer than the sync worker waits for commits; the next commit still finds a row to overwrite.
 #[test]
-fn a_pause_leaves_rows_to_be_written_over_and_closing_none() {
-    let house = House::new();
-    let store = house.open();
+fn an_idle_store_keeps_spare_redo_rows_and_closing_removes_them() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     store.commit(birth("one")).unwrap();
     pause(&store);
     let before = redo_rows(&store);
@@ -80,15 +81,15 @@ fn a_pause_leaves_rows_to_be_written_over_and_closing_none() {
     pause(&store);
     assert_eq!(redo_rows(&store), SPARES_IDLE);
     store.close().unwrap();
-    assert_eq!(redo_rows(&house.open()), 0);
+    assert_eq!(redo_rows(&test_store.open()), 0);
 }
 
-/// What a head names is the redo of its thread: all rows that lead to it, as a look at every row finds them, whichever process wrote them
-/// and however often they were written over.
+/// The redo that a head names is the redo of its thread: the same rows that a search of the whole table finds, whichever process wrote
+/// them and however often they were overwritten.
 #[test]
-fn the_redo_that_a_head_names_is_what_a_look_at_all_rows_finds() {
-    let house = House::new();
-    let stores = [house.open(), house.open()];
+fn the_redo_that_a_head_names_is_what_a_search_of_all_rows_finds() {
+    let test_store = TestStore::new();
+    let stores = [test_store.open(), test_store.open()];
     let names = ["one", "two", "three"];
     for store in &stores {
         lock(&store.core.pending).phase = Phase::Abandoned;
@@ -116,8 +117,9 @@ fn the_redo_that_a_head_names_is_what_a_look_at_all_rows_finds() {
                     Ok((named, redo::Redo::search(connection, row.id, row.head.bytes)?))
                 })
                 .unwrap();
-            let told = |redo: Option<redo::Redo>| redo.map(|redo| (redo.from, redo.bytes, redo.rows));
-            let (named, searched) = (told(named), told(searched));
+            let fields = |redo: Option<redo::Redo>| redo.map(|redo| (redo.from, redo.bytes, redo.rows));
+            let named = fields(named);
+            let searched = fields(searched);
             found += usize::from(named.is_some());
             assert_eq!(named, searched, "`{name}` after step {step}");
         }
@@ -125,15 +127,15 @@ fn the_redo_that_a_head_names_is_what_a_look_at_all_rows_finds() {
     assert!(found > 100, "{found}");
 }
 
-/// Rows that another process deleted were kept in mind for ever, and those that there were deleted in their place.
+/// Rows that another process deleted were remembered for ever, and rows of the same number were deleted in their place.
 #[test]
-fn rows_that_are_gone_are_forgotten() {
-    let house = House::new();
-    let store = house.open();
+fn deleted_spare_rows_are_forgotten() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     store.commit(birth("one")).unwrap();
     pause(&store);
-    // Opening it deletes what is nobody's.
-    house.open().close().unwrap();
+    // Opening the store deletes rows that belong to no log.
+    test_store.open().close().unwrap();
     assert_eq!(redo_rows(&store), 0);
     for text in ["two", "three"] {
         store.commit(message("one", text)).unwrap();
@@ -142,12 +144,12 @@ fn rows_that_are_gone_are_forgotten() {
     }
 }
 
-/// As long as rows led to the head of a thread, what somebody cut from its file was said to be what a crash had kept from it, and
-/// went with the rows when the store was closed.
+/// While redo rows led to the head of a thread, bytes cut from its file were taken for bytes that a crash had kept from reaching it, and
+/// the loss became permanent when the rows were deleted on closing.
 #[test]
-fn a_log_that_is_cut_in_a_pause_is_not_taken_for_a_whole_one() {
-    let house = House::new();
-    let store = house.open();
+fn a_log_that_is_cut_while_idle_is_not_taken_for_a_whole_one() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     store.commit(birth("one")).unwrap();
     store.commit(message("one", "hello")).unwrap();
     pause(&store);
@@ -159,7 +161,7 @@ fn a_log_that_is_cut_in_a_pause_is_not_taken_for_a_whole_one() {
     assert!(!is_sound());
 }
 
-/// What the worker does when nobody commits for long, without the worker.
+/// What the sync worker does when no commit arrives for long, without the worker.
 fn pause(store: &LocalStore) {
     lock(&store.core.pending).phase = Phase::Abandoned;
     store.core.pending_changed.notify_all();
@@ -177,22 +179,23 @@ fn redo_rows(store: &LocalStore) -> usize {
 }
 
 #[test]
-fn one_that_was_overtaken_takes_nobody_along() {
-    let house = House::new();
-    let store = house.open();
+fn a_stale_job_does_not_stop_the_others() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     for name in ["one", "two"] {
         store.commit(birth(name)).unwrap();
     }
-    let jobs = ["two", "one"].map(|name| store.core.job(&message(name, "late"), Sight::Database).unwrap());
-    house.open().commit(message("two", "faster")).unwrap();
+    let jobs = ["two", "one"].map(|name| store.core.job(&message(name, "late"), Basis::Database).unwrap());
+    test_store.open().commit(message("two", "faster")).unwrap();
     let outcomes = store.core.commit_together(jobs.into());
     assert!(matches!(outcomes[..], [Outcome::Stale, Outcome::Durable(..)]));
 }
 
 #[test]
-fn a_drain_that_comes_late_writes_what_stands_there() {
-    let house = House::new();
-    let (slow, fast) = (house.open(), house.open());
+fn a_late_drain_writes_bytes_that_are_there_already() {
+    let test_store = TestStore::new();
+    let slow = test_store.open();
+    let fast = test_store.open();
     slow.commit(birth("one")).unwrap();
     let (job, numbers) = half_committed(&slow, &message("one", "slow"));
     let bytes = job.prepared.parts[0].written.bytes.clone();
@@ -206,9 +209,10 @@ fn a_drain_that_comes_late_writes_what_stands_there() {
 }
 
 #[test]
-fn a_drain_that_comes_late_does_not_bring_back_what_was_deleted() {
-    let house = House::new();
-    let (slow, fast) = (house.open(), house.open());
+fn a_late_drain_does_not_bring_back_a_deleted_thread() {
+    let test_store = TestStore::new();
+    let slow = test_store.open();
+    let fast = test_store.open();
     let is_there = |folder: &Path| folder.exists();
     let (job, numbers) = half_committed(&slow, &birth("one"));
     fast.delete(&thread("one")).unwrap();
@@ -221,22 +225,22 @@ fn a_drain_that_comes_late_does_not_bring_back_what_was_deleted() {
     assert!(!is_there(&slow.thread_folder(&thread("two"))), "an append brought its folder back");
 }
 
-/// A process whose sync failed puts a rebuilt file in the old one's place. Whoever committed meanwhile has the old one open, which may have
-/// another name too, as a copy by links gives it.
+/// A process whose sync failed replaces the file by a rebuilt one. A process that committed meanwhile has the old file open, which may have
+/// a second name, as a copy by hard links creates.
 #[test]
-fn what_is_drained_goes_to_the_file_that_stands_there_now() {
+fn a_drain_writes_to_the_file_that_has_the_name_now() {
     for (is_linked, linked_meanwhile) in [(false, false), (true, false), (false, true)] {
-        let house = House::new();
-        let store = house.open();
+        let test_store = TestStore::new();
+        let store = test_store.open();
         store.commit(birth("one")).unwrap();
         let path = store.thread_folder(&thread("one")).join("transcript.jsonl");
         if is_linked {
-            fs::hard_link(&path, house.folder.path().join("copy")).unwrap();
+            fs::hard_link(&path, test_store.folder.path().join("copy")).unwrap();
         }
         store.commit(message("one", "hello")).unwrap();
         let (job, numbers) = half_committed(&store, &message("one", "and this"));
         if linked_meanwhile {
-            fs::hard_link(&path, house.folder.path().join("copy")).unwrap();
+            fs::hard_link(&path, test_store.folder.path().join("copy")).unwrap();
         }
         let rebuilt = path.with_extension("rebuild");
         fs::copy(&path, &rebuilt).unwrap();
@@ -254,18 +258,19 @@ fn what_is_drained_goes_to_the_file_that_stands_there_now() {
     }
 }
 
-/// Somebody else committed, and it is not known whether that ever reached the file: ours behind it must not be all that is
-/// synced.
+/// Another process committed, and it is not known whether its bytes ever reached the file: syncing our bytes after them must not make
+/// ours the only ones that are durable.
 #[test]
-fn what_others_wrote_before_ours_is_looked_for_before_ours_is_synced() {
-    let house = House::new();
-    let (other, ours) = (house.open(), house.open());
+fn undrained_bytes_of_another_process_are_found_before_ours_are_synced() {
+    let test_store = TestStore::new();
+    let other = test_store.open();
+    let ours = test_store.open();
     other.commit(birth("one")).unwrap();
     half_committed(&other, &message("one", "theirs"));
     ours.commit(message("one", "ours")).unwrap();
     let mut threads = std::mem::take(&mut lock(&ours.core.pending).threads);
     let entry = threads.get_mut(&thread("one")).unwrap();
-    let newest = entry.redo.iter().map(redo::Row::offset).max().unwrap();
+    let newest = entry.redo.iter().map(redo::RedoRow::offset).max().unwrap();
     entry.redo.retain(|row| row.offset() == newest);
     let id = entry.id;
     assert!(ours.core.undrained(&threads).unwrap().contains(&id));

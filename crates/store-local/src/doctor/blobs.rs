@@ -1,6 +1,6 @@
-//! Whether the blobs are there that a log names, as far as that can be told without reading it whole: those that its end names, and
-//! those of an import, which stand in the saved state. Whether they are what their names say is told only by hashing them: of each thread
-//! as many as [`HASHED_MAX`] bytes hold, unless all is asked for. How many were not is said.
+//! Whether the blobs that a log names exist, as far as that can be checked without reading all of it: those that its end names, and those
+//! of an import, which are in the saved state. Whether their content matches their names requires hashing: of each thread, blobs of up to
+//! [`HASHED_MAX`] bytes in total are hashed, unless all is requested. The number of blobs that were not hashed is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,23 +21,23 @@ use crate::schema::database;
 /// How many bytes of a thread's blobs are hashed.
 const HASHED_MAX: u64 = 1 << 20;
 
-/// What a saved state says of an import.
+/// The import recorded in a saved state.
 #[derive(Default)]
 pub(super) struct Imported {
     /// The blobs that it names.
     pub(super) blobs: Vec<Digest>,
-    /// Whether it was not finished.
+    /// Whether it was interrupted.
     pub(super) is_cut_short: bool,
 }
 
-/// The part of a saved state that is looked at.
+/// The part of a saved state that is read.
 #[derive(Deserialize)]
 struct Saved {
     state: Value,
 }
 
 impl Examiner<'_> {
-    /// What saved states say of imports, by thread.
+    /// The imports recorded in saved states, by thread.
     pub(super) fn imports(&self) -> Result<BTreeMap<i64, Imported>> {
         self.core().read(|connection| {
             let sql = "SELECT thread, state FROM states WHERE instr(state, '\"__import\"') > 0";
@@ -48,7 +48,7 @@ impl Examiner<'_> {
             let mut named = BTreeMap::new();
             for row in found {
                 let (thread, text) = row.map_err(database)?;
-                // One that can't be read is folded anew from the log by the next writer.
+                // The next writer folds one that can't be read again from the log.
                 if let Ok(Saved { state }) = serde_json::from_str(&text) {
                     let is_cut_short = state.pointer("/__import/complete") == Some(&Value::Bool(false));
                     let blobs = Event::Snapshot(Snapshot { state }).blobs();
@@ -59,7 +59,7 @@ impl Examiner<'_> {
         })
     }
 
-    /// Names the blobs that are not there and that nobody erased.
+    /// Reports blobs that are missing or changed and were not erased.
     pub(super) fn named_blobs(
         &self,
         row: &Row,
@@ -67,10 +67,11 @@ impl Examiner<'_> {
         named: &NamedBlobs,
         report: &mut Report,
     ) -> Result<()> {
-        let (core, thread) = (self.core(), &row.manifest.thread_id);
+        let core = self.core();
+        let thread = &row.manifest.thread_id;
         let named: BTreeSet<Digest> =
             named.must_be_there().map(|(blob, _)| blob).chain(imported.iter().copied()).collect();
-        // What stands in the place of their folder is said with what lies beside the log.
+        // If their folder is a link or a file, that is reported with the other files of the thread.
         if check_folder(&core.layout.blobs(thread)).is_err() {
             return Ok(());
         }
@@ -87,7 +88,7 @@ impl Examiner<'_> {
                     left -= length;
                     match hash_file(&*core.disk, &path) {
                         Ok(hash) if hash == blob => continue,
-                        Ok(_) => ("blob_changed", "is not what its name says".to_owned()),
+                        Ok(_) => ("blob_changed", "does not match its name".to_owned()),
                         Err(error) => ("blob_changed", format!("can't be read: {error}")),
                     }
                 }
@@ -96,14 +97,14 @@ impl Examiner<'_> {
             if self.was_erased(row, &blob)? {
                 continue;
             }
-            // Its folder may be gone because it was deleted meanwhile.
+            // Its folder may be missing because the thread was deleted meanwhile.
             core.read(|connection| rows::existing(connection, thread))?;
             let what = format!("blob {} {what}", blob.short());
             let why = "its log names it, and does not say that it was erased";
             let found = Finding::new(Severity::Damage, code, thread, what, why);
             report.add(found.help(format!(
-                "put the file back from a backup; the log itself holds; if it is lost for good, `selvedge erase {thread} {blob} \
-                 --reason …` says so in the log"
+                "restore the file from a backup; the log itself is valid; if it is lost for good, `selvedge erase {thread} {blob} \
+                --reason …` records that in the log"
             )));
         }
         Ok(())

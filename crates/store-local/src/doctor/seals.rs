@@ -1,4 +1,4 @@
-//! Rows of the database that the holder of the key did not write, and rows that are older than the logs. Said once, together.
+//! Rows of the database that fail their seal, and rows that are older than the logs. Reported once, together.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use crate::rows::{self, Row, bad_row};
 use crate::schema::{self, REBUILD, database};
 use crate::{anchor, erase, inbox};
 
-/// How many rows are named; the others are counted.
+/// How many rows are listed; the others are counted.
 const NAMED_MAX: usize = 5;
 
 impl Examiner<'_> {
-    /// Checks the seal of every row of the index, the ledger and the inboxes. Without a key nothing can be said.
+    /// Checks the seal of every row of the index, the ledger and the inboxes. Without a key nothing can be checked.
     pub(super) fn seals(&self, found: &[Row], report: &mut Report) -> Result<()> {
         if self.core().signing.is_none() {
             return Ok(());
         }
         if self.core().read(|db| schema::is_unsealed(db))? {
-            let what = "the database says that a program without a key wrote it: none of its rows is sealed";
-            let why = "they are shown as they are, and no command writes on their word";
+            let what = "the database was written by a program without a key: none of its rows is sealed";
+            let why = "they are shown, and no command writes anything derived from them";
             let help = "the next writing command derives them from the logs and seals them";
             report.add(Finding::new(Severity::Warning, "database_unsealed", "the store", what, why).help(help));
             return Ok(());
@@ -44,7 +44,7 @@ impl Examiner<'_> {
         })?;
         let foreign = "SELECT type || ' ' || name FROM sqlite_schema WHERE type IN ('trigger', 'view')";
         for name in self.core().read(|db| names(db, foreign))? {
-            broken.push(format!("it has a {name}, which Selvedge never makes"));
+            broken.push(format!("it has a {name}, which Selvedge never creates"));
         }
         for thread in self.core().read(|db| names(db, "SELECT thread_id FROM tombstones"))? {
             let thread = ThreadId::new(thread).map_err(bad_row)?;
@@ -56,17 +56,19 @@ impl Examiner<'_> {
         let more = broken.len().saturating_sub(NAMED_MAX);
         broken.truncate(NAMED_MAX);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        let what = format!("rows of the database are not what you sealed: {}{more}", broken.join("; "));
-        let why = "something else than Selvedge wrote them; nothing is signed, spent or answered on their word";
+        let what = format!("rows of the database fail their seals: {}{more}", broken.join("; "));
+        let why = "a program other than Selvedge wrote them; they are never used to sign, spend or answer";
         report.add(Finding::new(Severity::Damage, "database_differs", "the store", what, why).help(REBUILD));
         Ok(())
     }
 }
 
-/// Requests that don't count, and such as are missing.
+/// Requests that are not accepted, and missing ones.
 fn waiting(db: &Db, row: &Row) -> Result<Vec<String>> {
-    let (thread, found) = (&row.manifest.thread_id, inbox::read(db, row)?);
-    let counts = |one: &inbox::Stored| one.is_sealed(db, &row.manifest.chain_root_id) && !row.heard.has(one.number);
+    let thread = &row.manifest.thread_id;
+    let found = inbox::read(db, row)?;
+    let counts =
+        |one: &inbox::StoredRequest| one.is_sealed(db, &row.manifest.chain_root_id) && !row.consumed.has(one.number);
     let mut broken = Vec::new();
     for one in found.iter().filter(|one| !counts(one)) {
         broken.push(format!(
@@ -95,7 +97,8 @@ fn answers(db: &Db) -> Result<Vec<String>> {
     let mut statement = db.prepare("SELECT chain_root, request_id FROM answers").map_err(database)?;
     let mut found = statement.query([]).map_err(database)?;
     while let Some(row) = found.next().map_err(database)? {
-        let (root, id): (String, String) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+        let root: String = row.get(0).map_err(database)?;
+        let id: String = row.get(1).map_err(database)?;
         let (Ok(root), Ok(id)) = (ThreadId::new(root.as_str()), RequestId::new(id.as_str())) else {
             broken.push(format!("the answer to request `{id}` names no thread"));
             continue;
@@ -105,14 +108,15 @@ fn answers(db: &Db) -> Result<Vec<String>> {
     Ok(broken)
 }
 
-/// Accounts that were changed, and such as are older than what the logs posted.
+/// Accounts that were changed, and accounts that are older than what the logs posted.
 fn accounts(db: &Db, found: &[Row]) -> Result<Vec<String>> {
     let mut posted: BTreeMap<&AccountId, u64> = BTreeMap::new();
     for (account, version) in found.iter().flat_map(|row| &row.posted) {
         let newest = posted.entry(account).or_default();
         *newest = (*newest).max(*version);
     }
-    let (mut broken, mut known) = (Vec::new(), BTreeMap::new());
+    let mut broken = Vec::new();
+    let mut known = BTreeMap::new();
     for (account, mark) in rows::accounts_any(db, "thread_id >= ?", "")? {
         if !rows::is_sealed_account(db, &account, mark).unwrap_or(false) {
             broken.push(format!("the account of `{}` was not sealed with your key", account.id));

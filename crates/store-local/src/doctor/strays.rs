@@ -1,4 +1,4 @@
-//! Folders that no row tells of: what they are, and why nobody knows them.
+//! Folders without rows in the database: what they are, and why they have none.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,8 @@ use crate::rows;
 impl Examiner<'_> {
     pub(super) fn unknown_folder(&self, name: &str, path: &Path, report: &mut Report) -> Result<()> {
         let thread = ThreadId::from_folder(name).ok();
-        let (mut born, mut deleted) = (false, false);
+        let mut born = false;
+        let mut deleted = false;
         if let Some(thread) = &thread {
             (born, deleted) = self.core().read(|connection| {
                 Ok((rows::find_any(connection, thread)?.is_some(), rows::tombstone(connection, thread)?.is_some()))
@@ -25,39 +26,39 @@ impl Examiner<'_> {
         match (thread, deleted) {
             _ if born => {}
             (_, true) if is_link => {
-                let what = "it was deleted, and a symbolic link stands where its folder was";
-                let why = "what lies behind the link was not removed";
+                let what = "it was deleted, and a symbolic link is in place of its folder";
+                let why = "the target of the link was not removed";
                 let found = Finding::new(Severity::Damage, "folder_link", name, what, why);
-                report.add(found.help("remove the link, and what lies behind it if it is to be gone"));
+                report.add(found.help("remove the link, and its target if that is to be deleted too"));
             }
             (_, true) => {
                 let what = "the folder of a deleted thread is still there";
-                let why = "deleting it was cut short; the next writing command finishes it";
+                let why = "deleting it was interrupted; the next writing command finishes it";
                 report.add(Finding::new(Severity::Warning, "deletion_unfinished", name, what, why));
             }
             (_, _) if is_link => {
-                let what = "a symbolic link stands where a thread's folder would";
-                let why = "links are never followed: what lies behind it is not looked at, copied or indexed";
+                let what = "a symbolic link is in place of a thread's folder";
+                let why = "links are never followed: its target is not checked, copied or indexed";
                 let found = Finding::new(Severity::Damage, "folder_link", name, what, why);
                 report.add(
-                    found.help("put the folder itself in its place, then `selvedge reindex`; or move the link away"),
+                    found.help("replace the link by the folder itself, then `selvedge reindex`; or remove the link"),
                 );
             }
             (Some(thread), _) if path.join("transcript.jsonl").exists() => self.stray(&thread, report),
             _ => {
                 let why = "it has no log, and belongs to no thread";
-                let what = "a folder that is not of this store";
+                let what = "a folder that does not belong to this store";
                 report.add(Finding::new(Severity::Note, "folder_unknown", name, what, why));
             }
         }
         Ok(())
     }
 
-    /// A log that the database does not know, judged by itself.
+    /// A log without rows in the database, verified by itself.
     fn stray(&self, thread: &ThreadId, report: &mut Report) {
-        let what = "a log lies here that the database does not know";
+        let what = "its log is not in the database";
         let found = match self.store.verify(thread, &mut |_| {}) {
-            // It arrived just now.
+            // It was imported just now.
             Ok(verdict) if verdict.judgement.finding == LogFinding::Sound => return,
             Ok(verdict) => {
                 let finding = verdict.judgement.finding;
@@ -65,7 +66,7 @@ impl Examiner<'_> {
                 let is_key =
                     matches!(finding, LogFinding::Damaged(Damage { flaw: Flaw::Untrusted(_) | Flaw::Revoked(_), .. }));
                 let why = if is_key && self.depth == Depth::Unsigned {
-                    "no signature was judged".to_owned()
+                    "no signature was checked".to_owned()
                 } else {
                     why(&finding).unwrap_or_else(|| error.to_string())
                 };
@@ -81,39 +82,39 @@ impl Examiner<'_> {
     }
 }
 
-/// What a log is that is not what its folder says.
+/// Why a log does not belong to its folder or the database.
 fn why(finding: &LogFinding) -> Option<String> {
     match finding {
         LogFinding::Damaged(Damage { flaw: Flaw::Thread(other), .. }) => {
             Some(format!("it is a copy of the log of thread `{other}`, and a log belongs to one thread only"))
         }
         LogFinding::Database { .. } => {
-            Some("the log holds; the database is older than the folder, or the folder was put here".to_owned())
+            Some("the log is valid; the database is older than the folder, or the folder was copied here".to_owned())
         }
         _ => None,
     }
 }
 
-/// What to do about a log that is damaged and that no row tells of.
-const FROM_A_BACKUP: &str = "put the folder back from a backup (`selvedge restore` into another folder gives it), then `selvedge reindex`; or \
+/// What to do about a damaged log that has no rows.
+const FROM_A_BACKUP: &str = "restore the folder from a backup (`selvedge restore` into another folder), then `selvedge reindex`; or \
      move it out of the store";
 
-/// What helps, and really does: `reindex` takes in only what holds.
+/// What helps: `reindex` indexes only valid logs.
 fn help(thread: &ThreadId, finding: &LogFinding, hint: Option<String>) -> String {
     match finding {
-        LogFinding::Database { .. } | LogFinding::Foreign { .. } => "`selvedge reindex` takes it in".to_owned(),
+        LogFinding::Database { .. } | LogFinding::Foreign { .. } => "`selvedge reindex` indexes it".to_owned(),
         LogFinding::Truncated { have: Some(_), .. } => {
             format!("{FROM_A_BACKUP}; or accept the loss with `selvedge repair {thread} --accept-loss`")
         }
         LogFinding::Contradicted { .. } => {
-            format!("move its `thread.json` out of the store, then `selvedge repair {thread}` takes the log in")
+            format!("move its `thread.json` out of the store, then `selvedge repair {thread}` indexes the log")
         }
         LogFinding::Damaged(Damage { flaw: Flaw::Thread(_), .. }) => "move the folder out of the store".to_owned(),
         LogFinding::Damaged(Damage { flaw: Flaw::Untrusted(_) | Flaw::Revoked(_), .. }) => {
-            format!("{}; then `selvedge reindex` takes it in", hint.unwrap_or_default())
+            format!("{}; then `selvedge reindex` indexes it", hint.unwrap_or_default())
         }
         LogFinding::Unread(_) => UNDERSTOOD_ELSEWHERE.to_owned(),
-        LogFinding::Blob { .. } => "`selvedge reindex` takes it in; put the blob back from a backup".to_owned(),
+        LogFinding::Blob { .. } => "`selvedge reindex` indexes it; restore the blob from a backup".to_owned(),
         _ => FROM_A_BACKUP.to_owned(),
     }
 }

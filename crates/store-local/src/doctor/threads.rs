@@ -1,4 +1,4 @@
-//! One thread at a time.
+//! Checks one thread at a time.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -12,7 +12,7 @@ use selvedge_store::Snapshots as _;
 use selvedge_store::{Error, Result};
 
 use super::blobs::Imported;
-use super::ends::Refused;
+use super::log_ends::Refused;
 use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary};
 use crate::core::io_error;
 use crate::layout::check_folder;
@@ -21,40 +21,40 @@ use crate::schema::database;
 use selvedge_store::folded::Folded;
 use selvedge_store::snapshot::shows_another;
 
-/// How far ahead of this clock a log may claim to be, in microseconds.
+/// How far ahead of this machine's clock the time of a line may be, in microseconds.
 const AHEAD_MAX: i64 = 300_000_000;
-/// How far times may go backwards between two lines before a clock is said to have been set back, in microseconds: two processes that read
-/// the clock and then take turns, and a clock that is kept in step, stay below it.
+/// How far times may go backwards between two lines before that is reported as a clock set back, in microseconds. Two processes that read
+/// the clock and then commit in turn, and a synchronized clock, stay below it.
 const BACKWARDS_MAX: i64 = 10_000_000;
-/// Where the snapshots of completed threads lie, unless a configuration says otherwise.
+/// The default folder for the snapshots of completed threads.
 const ARCHIVE: &str = "archive";
 
-/// What the database has that is still to be done, by thread.
-pub(super) struct Pending {
+/// Pending work in the database, by thread.
+pub(super) struct PendingWork {
     /// Threads whose manifest may be older than their row.
     stale: HashSet<i64>,
-    /// How many bytes of redo.
+    /// The number of bytes of redo.
     redo: BTreeMap<i64, u64>,
 }
 
 impl Examiner<'_> {
-    pub(super) fn pending(&self) -> Result<Pending> {
+    pub(super) fn pending(&self) -> Result<PendingWork> {
         self.core().read(|connection| {
             let mut statement =
                 connection.prepare("SELECT id FROM threads WHERE manifest_stale = 1").map_err(database)?;
             let stale = statement.query_map([], |row| row.get(0)).map_err(database)?;
             let stale = stale.collect::<rusqlite::Result<_>>().map_err(database)?;
-            let redo = crate::redo::Rows::read(connection)?
+            let redo = crate::redo::RedoRows::read(connection)?
                 .threads
                 .iter()
                 .map(|outline| (outline.id, outline.bytes))
                 .collect();
-            Ok(Pending { stale, redo })
+            Ok(PendingWork { stale, redo })
         })
     }
 
-    /// Looks at one thread; one that can't be looked at is a finding too.
-    pub(super) fn thread(&self, row: &Row, pending: &Pending, imported: Option<&Imported>, report: &mut Report) {
+    /// Checks one thread; a failure to check it is a finding too.
+    pub(super) fn thread(&self, row: &Row, pending: &PendingWork, imported: Option<&Imported>, report: &mut Report) {
         let thread = &row.manifest.thread_id;
         let looked = self
             .log(row, imported.map(|imported| imported.blobs.as_slice()).unwrap_or_default(), report)
@@ -62,23 +62,23 @@ impl Examiner<'_> {
             .and_then(|()| self.capabilities(row, report))
             .and_then(|()| self.snapshot(row, report))
             .and_then(|()| self.status(row, report))
-            .and_then(|()| self.beside(row, report));
+            .and_then(|()| self.other_files(row, report));
         if let Some(bytes) = pending.redo.get(&row.id).filter(|_| report.live_owners == 0) {
             let what = format!("{bytes} committed bytes are not synced in the transcript yet");
-            let why = "they are safe in the database, and the next writer or an orderly close sees to them";
+            let why = "they are safe in the database, and the next writer or a clean close syncs them";
             report.add(Finding::new(Severity::Note, "redo_pending", thread, what, why));
         }
         for lost in &row.manifest.lost {
             let what = format!("{} of its log: lost since {}", lost.in_words(), lost.since);
             let by = lost.by.as_deref().unwrap_or("another record");
             let why =
-                format!("{by} remembered more than the log had when the loss was accepted; the log says so, signed");
+                format!("{by} recorded more than the log had when the loss was accepted; the signed log records that");
             report.add(Finding::new(Severity::Note, "versions_lost", thread, what, why));
         }
         if imported.is_some_and(|imported| imported.is_cut_short) {
-            let what = "it was imported, and the import was not finished";
-            let why = "what is there is signed; the rest of the file is not in it yet";
-            let help = "import the same file again: `selvedge import FILE --format nova` goes on where it ended";
+            let what = "it was imported, and the import is not finished";
+            let why = "what was imported is signed; the rest of the file is not imported yet";
+            let help = "import the same file again: `selvedge import FILE --format nova` continues where it stopped";
             report.add(Finding::new(Severity::Warning, "import_unfinished", thread, what, why).help(help));
         }
         match looked {
@@ -93,7 +93,7 @@ impl Examiner<'_> {
         let path = self.core().layout.transcript(thread);
         check_folder(&self.core().layout.thread(thread))?;
         let fits = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == row.head.bytes);
-        // Whatever is not as long as it should be, just now, is read whole.
+        // A file that does not have the expected length is read whole.
         if self.depth == Depth::Whole || !fits {
             return self.verify(row, report);
         }
@@ -101,7 +101,7 @@ impl Examiner<'_> {
             Ok(end) => {
                 if self.depth == Depth::Ends {
                     let counts = |key: &Digest| self.core().trust.status(key) == Some(KeyStatus::Trusted);
-                    end.signers.iter().filter(|key| !counts(key)).for_each(|key| report.unbelieved(*key, thread));
+                    end.signers.iter().filter(|key| !counts(key)).for_each(|key| report.untrusted(*key, thread));
                 }
                 report.not_read_whole += u64::from(end.folded.is_none());
                 if let Some(folded) = &end.folded {
@@ -112,19 +112,19 @@ impl Examiner<'_> {
             }
             Err(Refused::Io(error)) => Err(io_error("read", &path)(error)),
             Err(Refused::Store(error)) => Err(error),
-            // The whole log says more than its end.
+            // Verifying the whole log gives the exact finding.
             Err(Refused::Because(_)) => self.verify(row, report),
         }
     }
 
-    /// What the database has of a thread, held against its log; a thread that somebody wrote to meanwhile is not judged.
+    /// Compares the rows of a thread with its log; a thread that another process wrote to meanwhile is skipped.
     fn rows(&self, row: &Row, folded: &Folded<'_>, report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
         if let Some(why) = self.core().differs(thread, Some(&row.head), folded)? {
             let finding = LogFinding::Database { why };
             let help = help(thread, &finding);
             let error = Error::Log { thread: thread.clone(), finding };
-            let why = "the log holds; only the database is wrong";
+            let why = "the log is valid; only the database is wrong";
             let found = Finding { why: why.to_owned(), ..Finding::of_error(Severity::Damage, thread, &error) };
             report.add(found.help(help));
         }
@@ -138,17 +138,17 @@ impl Examiner<'_> {
         self.times(thread, &last, report);
         for bad in &verdict.bad_blobs {
             let error = Error::Log { thread: thread.clone(), finding: bad.clone().into_finding() };
-            let why = "the log itself holds; nobody erased it";
+            let why = "the log itself is valid; the blob was not erased";
             let found = Finding { why: why.to_owned(), ..Finding::of_error(Severity::Damage, thread, &error) };
             report.add(found.help(format!(
-                "put the file back from a backup; if it is lost for good, `selvedge erase {thread} {} --reason …` says so in the log",
+                "restore the file from a backup; if it is lost for good, `selvedge erase {thread} {} --reason …` records that in the log",
                 bad.blob
             )));
         }
         if !verdict.erased_blobs.is_empty() {
             let names: Vec<_> = verdict.erased_blobs.iter().map(Digest::short).collect();
             let what = format!("{} blob(s) were erased: {}", names.len(), names.join(", "));
-            let why = "the log says when and why; it holds without them";
+            let why = "the log records when and why; it is valid without them";
             report.add(Finding::new(Severity::Note, "blobs_erased", thread, what, why));
         }
         let finding = verdict.judgement.finding;
@@ -170,11 +170,11 @@ impl Examiner<'_> {
         Ok(())
     }
 
-    /// A log whose signatures don't count. That it is not what the database tells of is found without them.
+    /// A log whose signatures are not trusted. Whether it matches the database can be checked without them.
     fn unproven(&self, row: &Row, key: Digest, report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
         if self.depth != Depth::Unsigned {
-            report.unbelieved(key, thread);
+            report.untrusted(key, thread);
         }
         let now = self.core().read(|connection| rows::existing(connection, thread))?;
         let why = match self.end(&now) {
@@ -183,54 +183,54 @@ impl Examiner<'_> {
             Err(Refused::Io(error)) => error.to_string(),
             Err(Refused::Store(error)) => return Err(error),
         };
-        let what = "its log is not the one that the database tells of";
+        let what = "its log is not the one that the database records";
         let found = Finding::new(Severity::Damage, "damaged", thread, what, why);
         report.add(found.help(FROM_A_COPY));
         Ok(())
     }
 
-    /// Times are claims; claims that can't be true say that a clock was wrong.
+    /// Reports times that can't be true: a clock was wrong.
     fn times(&self, thread: &ThreadId, lines: &[Line], report: &mut Report) {
         let Some(last) = lines.last() else { return };
         if last.timestamp.as_micros() - self.clock.now().as_micros() > AHEAD_MAX {
-            let what = format!("its last checkpoint claims to be of {}, which is still to come", last.timestamp);
-            let why =
-                "the clock was ahead when it was written, or is behind now; order is told by versions, not by time";
+            let what = format!("its last checkpoint has the time {}, which is in the future", last.timestamp);
+            let why = "the clock was ahead when it was written, or is slow now; versions define the order, not times";
             report.add(Finding::new(Severity::Warning, "clock_ahead", thread, what, why).help("set the clock"));
         }
         let back = lines.windows(2).map(|pair| pair[0].timestamp.as_micros() - pair[1].timestamp.as_micros()).max();
         if let Some(back) = back.filter(|back| *back > BACKWARDS_MAX) {
             let what = format!("times go back by {} s in its last lines", back / 1_000_000);
-            let why = "a clock was set back between two commits; order is told by versions, not by time";
+            let why = "a clock was set back between two commits; versions define the order, not times";
             report.add(Finding::new(Severity::Note, "clock_backwards", thread, what, why));
         }
     }
 
     fn manifest(&self, row: &Row, is_stale: bool, report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
-        // Who signed the log signed its manifest: of a key that is not believed, that is said once.
+        // Log and manifest have the same signer: an untrusted key is reported once.
         if self.depth == Depth::Unsigned || self.core().trust.status(&row.head.signer) != Some(KeyStatus::Trusted) {
             return Ok(());
         }
         let memory = match self.core().manifest_memory(thread) {
             Ok(Some(memory)) => memory,
             Ok(None) if is_stale => return Ok(()),
-            // Its log is gone too, and that is said of the log.
+            // Its log is missing too, and that is reported for the log.
             Ok(None) if fs::symlink_metadata(self.core().layout.transcript(thread)).is_err() => return Ok(()),
             Ok(None) => {
                 self.core().read(|connection| rows::existing(connection, thread))?;
-                let why = "it is a projection of the log and no part of the record";
+                let why = "it is derived from the log, which is complete without it";
                 report.add(
-                    Finding::new(Severity::Warning, "manifest_missing", thread, "`thread.json` is missing", why)
-                        .help(format!("the next write to it makes a new one, and so does `selvedge repair {thread}`")),
+                    Finding::new(Severity::Warning, "manifest_missing", thread, "`thread.json` is missing", why).help(
+                        format!("the next write to the thread creates it, and so does `selvedge repair {thread}`"),
+                    ),
                 );
                 return Ok(());
             }
-            // Said of its log already, if that is of the same key.
-            Err(Error::Unbelieved { key, .. }) if report.is_unbelieved(&key, thread) => return Ok(()),
-            Err(error @ Error::Unbelieved { .. }) => {
-                let why = "it is a projection of the log, which holds by itself";
-                let help = format!("the next write to it makes a new one, and so does `selvedge repair {thread}`");
+            // Reported for its log already, if that has the same signer.
+            Err(Error::UntrustedKey { key, .. }) if report.is_untrusted(&key, thread) => return Ok(()),
+            Err(error @ Error::UntrustedKey { .. }) => {
+                let why = "it is derived from the log, which is valid without it";
+                let help = format!("the next write to the thread replaces it, and so does `selvedge repair {thread}`");
                 let found = Finding::new(Severity::Warning, "manifest_unbelieved", thread, error.to_string(), why);
                 report.add(found.help(help));
                 return Ok(());
@@ -238,45 +238,59 @@ impl Examiner<'_> {
             Err(Error::Integrity { what, why, .. }) => {
                 report.add(
                     Finding::new(Severity::Damage, "manifest_refused", thread, format!("{what} is refused"), why)
-                        .help(format!("`selvedge repair {thread}` keeps it aside and writes it anew")),
+                        .help(format!("`selvedge repair {thread}` moves it aside and writes it again")),
                 );
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        // Somebody may have committed since the rows were read.
-        let head = self.core().read(|connection| rows::existing(connection, thread))?.head;
-        if memory.version > head.version {
-            let finding = LogFinding::Truncated { have: Some(head.version), version: memory.version, by: memory.by };
+        // Another process may have committed since the rows were read.
+        let now = self.core().read(|connection| rows::existing(connection, thread))?;
+        let end = self.log_end(&now)?;
+        let head = now.head;
+        if memory.version > end {
+            let finding = LogFinding::Truncated { have: Some(end), version: memory.version, by: memory.by };
             let error = Error::Log { thread: thread.clone(), finding };
             report.add(Finding::of_error(Severity::Damage, thread, &error).help(format!(
-                "put log and database back from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`"
+                "restore log and database from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`"
             )));
         } else if memory.version == head.version && memory.hash.is_some_and(|hash| hash != head.hash) {
             let what = format!("`thread.json` shows another log at version {}", memory.version);
-            let why = "it is rightly signed, but not for the bytes that the database tells of";
+            let why = "its signature is valid, but not for the bytes that the database records";
             report.add(
                 Finding::new(Severity::Damage, "contradicted", thread, what, why)
-                    .help(format!("`selvedge repair {thread}` keeps it aside and writes it anew")),
+                    .help(format!("`selvedge repair {thread}` moves it aside and writes it again")),
             );
         }
         Ok(())
     }
 
-    /// The newest snapshot, which may remember more of the log than there is.
+    /// The version at which a log ends. If the database is behind, the log goes on, signed, after the head that the database has: then it
+    /// is not the log that is cut off.
+    fn log_end(&self, row: &Row) -> Result<u64> {
+        match self.core().refuse_outdated_row(&row.manifest.thread_id, row) {
+            Ok(()) => Ok(row.head.version),
+            Err(Error::Log { finding: LogFinding::DatabaseBehind { file, .. }, .. }) => Ok(file),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Checks the newest snapshot, which may record more of the log than there is.
     fn snapshot(&self, row: &Row, report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
         if self.depth == Depth::Unsigned || self.core().trust.status(&row.head.signer) != Some(KeyStatus::Trusted) {
             return Ok(());
         }
         let seen = self.core().newest_snapshot(thread)?;
-        // Somebody may have committed since the rows were read.
-        let head = self.core().read(|connection| rows::existing(connection, thread))?.head;
-        if let Some(memory) = self.core().snapshot_beyond(thread, seen.as_ref(), head.version)? {
-            let finding = LogFinding::Truncated { have: Some(head.version), version: memory.version, by: memory.by };
+        // Another process may have committed since the rows were read.
+        let now = self.core().read(|connection| rows::existing(connection, thread))?;
+        let end = self.log_end(&now)?;
+        let head = now.head;
+        if let Some(memory) = self.core().snapshot_beyond(thread, seen.as_ref(), end)? {
+            let finding = LogFinding::Truncated { have: Some(end), version: memory.version, by: memory.by };
             let error = Error::Log { thread: thread.clone(), finding };
             report.add(Finding::of_error(Severity::Damage, thread, &error).help(format!(
-                "put log and database back from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`"
+                "restore log and database from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`"
             )));
             return Ok(());
         }
@@ -284,14 +298,15 @@ impl Examiner<'_> {
             Ok(Some(memory)) if memory.version == head.version && memory.hash.is_some_and(|hash| hash != head.hash) => {
                 Some(shows_another(memory.version))
             }
-            Ok(_) | Err(Error::Unbelieved { .. }) => None,
+            Ok(_) | Err(Error::UntrustedKey { .. }) => None,
             Err(Error::Integrity { why, .. }) => Some(why),
             Err(error) => return Err(error),
         };
         if let Some(why) = bad {
             let what = "`state.json` is refused";
-            let help =
-                format!("`selvedge repair {thread}` keeps it aside; until then the log is read, which says the same");
+            let help = format!(
+                "`selvedge repair {thread}` moves it aside; until then the log is read, which has the same content"
+            );
             report.add(Finding::new(Severity::Warning, "snapshot_refused", thread, what, why).help(help));
         }
         Ok(())
@@ -303,29 +318,29 @@ impl Examiner<'_> {
             return Ok(());
         }
         if let Some(why) = self.core().bad_capabilities(thread)? {
-            let what = "`capabilities.md` is not what was signed";
+            let what = "`capabilities.md` failed verification";
             let help = format!(
-                "look at it; `selvedge repair {thread}` keeps it aside, and the next run writes it anew from what the log says"
+                "inspect it; `selvedge repair {thread}` moves it aside, and the next run writes it again from the log"
             );
             report.add(Finding::new(Severity::Damage, "capabilities_refused", thread, what, why).help(help));
         } else if self.lacks_capabilities(row)? {
-            let why = "it was written down before the thread first ran; what the thread may call stands in its log";
-            let help = "the next run writes it anew from what the log says";
+            let why = "it was written before the thread first ran; the log records what the thread may call";
+            let help = "the next run writes it again from the log";
             let what = "`capabilities.md` is missing";
             report.add(Finding::new(Severity::Warning, "capabilities_missing", thread, what, why).help(help));
         }
         Ok(())
     }
 
-    /// Whether nothing is written down of what a thread may call, though it was told by a directive to do something and did: threads that
-    /// others wrote have no such page.
+    /// Whether a thread should have a capabilities file and has none: it has a directive and has run here. Threads written by other
+    /// programs have no such file.
     fn lacks_capabilities(&self, row: &Row) -> Result<bool> {
         let manifest = &row.manifest;
         let is_ordered = manifest.directive.is_some() && manifest.capabilities.is_some();
-        // What its runs used was counted by an engine.
+        // Turns are counted by an engine.
         let has_run = manifest.cost.turns > 0 && is_ordered;
-        // One that arrived from elsewhere never ran here.
-        let is_ours = has_run && !self.core().has_arrived(&manifest.thread_id);
+        // A thread that was imported never ran here.
+        let is_ours = has_run && !self.core().is_imported(&manifest.thread_id);
         Ok(is_ours && !self.core().has_capabilities(&manifest.thread_id)?)
     }
 
@@ -341,37 +356,37 @@ impl Examiner<'_> {
         let is_running = row.manifest.status == Status::Running && !row.manifest.is_run_outside();
         if is_running && !holder_lives && now()?.head == row.head {
             let run = row.manifest.run_id.as_ref().map_or_else(String::new, |run| format!(" (run `{run}`)"));
-            let what = format!("it is `running`{run}, and nobody runs it");
-            let why = "its process ended without saying how the run ended";
+            let what = format!("it is `running`{run}, and no process runs it");
+            let why = "its process ended before it recorded the end of the run";
             let help =
-                format!("`selvedge resume {thread}` settles it and goes on; nothing that has an outcome is done again");
+                format!("`selvedge resume {thread}` settles it and continues; no call that has an outcome is repeated");
             report.add(Finding::new(Severity::Warning, "left_running", thread, what, why).help(help));
         }
         Ok(())
     }
 
-    /// What lies in a thread's folder beside what belongs there.
-    fn beside(&self, row: &Row, report: &mut Report) -> Result<()> {
+    /// Checks the other files and folders of a thread.
+    fn other_files(&self, row: &Row, report: &mut Report) -> Result<()> {
         let thread = &row.manifest.thread_id;
         let layout = &self.core().layout;
         if let Err(error) = check_folder(&layout.blobs(thread)) {
-            let why = "no blob of the thread is read while it stands there";
+            let why = "no blob of the thread can be read until that is fixed";
             let found = Finding::new(Severity::Damage, "blobs_refused", thread, error.to_string(), why);
-            report.add(found.help("put the folder itself in its place, from where it was moved or from a backup"));
+            report.add(found.help("replace it by the folder itself, or restore that from a backup"));
         }
-        for error in self.store.no_snapshot_folders(thread, ARCHIVE) {
-            let why = "no snapshot can be put there, and none is looked for there; the log says the same";
+        for error in self.store.blocked_folders(thread, ARCHIVE) {
+            let why = "no snapshot can be written or read there; the log has the same content";
             let found = Finding::new(Severity::Warning, "snapshot_folder_refused", thread, error.to_string(), why);
-            report.add(found.help("move it away: the folder is made when it is needed"));
+            report.add(found.help("move it away: the folder is created when it is needed"));
         }
         for folder in [layout.thread(thread), layout.blobs(thread)] {
             let Ok(entries) = fs::read_dir(&folder) else { continue };
             for entry in entries.flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if name.starts_with("transcript.quarantine") {
-                    let what = format!("bytes that nobody signed were put aside in `{name}`");
-                    let why = "the log says so in a `recovery` event; the file is no part of the record";
-                    let help = "look at it, and remove it when it is of no use";
+                    let what = format!("unsigned bytes were moved to `{name}`");
+                    let why = "the log records that in a `recovery` event; the file is not part of the log";
+                    let help = "inspect it, and remove it if you don't need it";
                     report.add(Finding::new(Severity::Note, "quarantined", thread, what, why).help(help));
                 } else if is_temporary(&name) && is_old(&entry.path(), &*self.clock) {
                     report.add(left_over(thread, &entry.path().display().to_string()));
@@ -382,39 +397,39 @@ impl Examiner<'_> {
     }
 }
 
-/// What to do about a log that can't be mended.
-const FROM_A_COPY: &str = "put the log back from a backup (`selvedge restore` into another folder gives it) or an export; nothing before \
+/// What to do about a log that can't be repaired.
+const FROM_A_COPY: &str = "restore the log from a backup (`selvedge restore` into another folder) or an export; nothing before \
      a log's last checkpoint is ever edited";
 
-/// What to do about a log that holds and that this program does not understand.
+/// What to do about a valid log that this program does not understand.
 pub(super) const UNDERSTOOD_ELSEWHERE: &str =
-    "use the newer Selvedge, or the program, that wrote it; the log is as it was signed";
+    "use the newer Selvedge, or the program, that wrote it; the log is unchanged since it was signed";
 
-/// What helps, and really does.
+/// What helps with a finding.
 fn help(thread: &ThreadId, finding: &LogFinding) -> String {
     match finding {
         LogFinding::Foreign { .. } => {
-            "the next append with the key that signs it moves them to a quarantine file".to_owned()
+            "the next append by the signer of the thread moves them to a quarantine file".to_owned()
         }
         LogFinding::DatabaseBehind { .. } | LogFinding::Database { .. } => {
-            "`selvedge reindex` builds the database anew from the logs".to_owned()
+            "`selvedge reindex` rebuilds the database from the logs".to_owned()
         }
-        LogFinding::Contradicted { .. } => format!("`selvedge repair {thread}` keeps it aside and writes it anew"),
+        LogFinding::Contradicted { .. } => format!("`selvedge repair {thread}` moves it aside and writes it again"),
         LogFinding::Unread(_) => UNDERSTOOD_ELSEWHERE.to_owned(),
         LogFinding::Truncated { have: Some(_), .. } => {
-            format!("put the file back from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`")
+            format!("restore the file from a backup, or accept the loss with `selvedge repair {thread} --accept-loss`")
         }
         LogFinding::Truncated { have: None, .. } => format!(
-            "put its folder back from a backup (`selvedge restore` into another folder gives it), or give it up: `selvedge \
+            "restore its folder from a backup (`selvedge restore` into another folder), or give it up: `selvedge \
              thread delete {thread}` leaves a signed tombstone"
         ),
-        _ => format!("{FROM_A_COPY}; `selvedge verify {thread} --explain` shows what still holds"),
+        _ => format!("{FROM_A_COPY}; `selvedge verify {thread} --explain` shows which versions are still valid"),
     }
 }
 
-/// A file that a crash left half written.
+/// A temporary file that a crash left.
 pub(super) fn left_over(subject: impl ToString, path: &str) -> Finding {
     let what = format!("`{path}` is left over");
-    let why = "a process died before it was whole; it means nothing";
+    let why = "a process died before it was complete; it is never read";
     Finding::new(Severity::Note, "left_over", subject, what, why).help("it can be removed")
 }

@@ -1,10 +1,10 @@
-//! How many lines each commit of a run has, in few bytes: one number behind the other, seven bits to a byte, the lowest first; a byte whose
-//! highest bit is set is not the last one of its number.
+//! The number of lines of each commit of a run, packed as consecutive variable-length numbers: seven bits per byte, lowest first; in all
+//! but the last byte of a number the highest bit is set.
 
 use std::ops::Range;
 
-/// Says of a byte that its number goes on.
-const GOES_ON: u8 = 0x80;
+/// Set in a byte that is not the last one of its number.
+const CONTINUES: u8 = 0x80;
 
 /// The count of one commit that has these lines.
 pub(crate) fn packed(lines: &Range<u64>) -> Vec<u8> {
@@ -16,8 +16,8 @@ pub(crate) fn packed(lines: &Range<u64>) -> Vec<u8> {
 /// Adds the count of a commit that has these lines.
 pub(super) fn push(counts: &mut Vec<u8>, lines: &Range<u64>) {
     let mut count = lines.end.saturating_sub(lines.start);
-    while count >= u64::from(GOES_ON) {
-        counts.push(count.to_le_bytes()[0] | GOES_ON);
+    while count >= u64::from(CONTINUES) {
+        counts.push(count.to_le_bytes()[0] | CONTINUES);
         count >>= 7;
     }
     counts.push(count.to_le_bytes()[0]);
@@ -25,13 +25,13 @@ pub(super) fn push(counts: &mut Vec<u8>, lines: &Range<u64>) {
 
 /// How many counts there are.
 pub(super) fn len(counts: &[u8]) -> u64 {
-    counts.iter().filter(|byte| **byte < GOES_ON).count() as u64
+    counts.iter().filter(|byte| **byte < CONTINUES).count() as u64
 }
 
 /// The counts, one by one.
 pub(super) fn each(counts: &[u8]) -> impl Iterator<Item = u64> {
-    counts.split_inclusive(|byte| *byte < GOES_ON).map(|number| {
-        let bits = |count: u64, byte: &u8| (count << 7) | u64::from(byte & !GOES_ON);
+    counts.split_inclusive(|byte| *byte < CONTINUES).map(|number| {
+        let bits = |count: u64, byte: &u8| (count << 7) | u64::from(byte & !CONTINUES);
         number.iter().rev().fold(0, bits)
     })
 }

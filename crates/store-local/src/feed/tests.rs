@@ -4,14 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What may happen to one of the threads 1, 2 and 3.
+/// An operation on one of the threads 1, 2 and 3.
 #[derive(Clone, Debug)]
 enum Step {
-    /// It comes to its next version.
+    /// Its next version is committed.
     Commit(i64),
-    /// It comes to a later one, as after a loss that was accepted.
+    /// A later version is committed, as after an accepted loss.
     Jump(i64),
-    /// It goes back to before a version, or as far as it has come if that is less.
+    /// It is set back to before a version, if it has an earlier one.
     Withdraw(i64, i64),
     /// It is deleted.
     Delete(i64),
@@ -43,16 +43,16 @@ fn name(thread: i64) -> ThreadId {
     ThreadId::new(format!("scribe-00000000000{thread}")).unwrap()
 }
 
-/// How many lines a version has, of which some take two bytes to say.
+/// How many lines a version has; some counts take two bytes.
 fn lines_of(version: i64) -> u64 {
     [1, 2, 300][usize::try_from(version).unwrap() % 3]
 }
 
 /// Moves the head of a thread as a commit does, and announces it.
 fn commit(connection: &Connection, thread: i64, version: i64, first_line: u64) {
-    let mut newest = Place::newest(connection).unwrap();
+    let mut newest = FeedEnd::newest(connection).unwrap();
     let lines = first_line..first_line + lines_of(version);
-    let kept = newest.kept(thread, unsigned(version), &lines);
+    let kept = newest.head_counts(thread, unsigned(version), &lines);
     let moved = "INSERT OR REPLACE INTO heads (id, version, counts) VALUES (?, ?, ?)";
     connection.execute(moved, params![thread, version, kept]).unwrap();
     connection
@@ -61,7 +61,7 @@ fn commit(connection: &Connection, thread: i64, version: i64, first_line: u64) {
     newest.announce(connection, thread, unsigned(version), &lines).unwrap();
 }
 
-/// Sets a thread back to before a version, which none has if that is the first.
+/// Sets a thread back to before a version; without a head it is deleted.
 fn set_back(connection: &Connection, thread: i64, version: i64, head: Option<i64>) {
     withdraw(connection, thread, unsigned(version)).unwrap();
     match head {
@@ -77,11 +77,11 @@ fn rows(connection: &Connection) -> usize {
     connection.query_row("SELECT count(*) FROM feed", [], |row| row.get::<_, i64>(0)).unwrap().try_into().unwrap()
 }
 
-/// Whatever is announced and withdrawn: the feed tells what a list with one entry per version tells.
-fn tells_the_same(steps: &[Step]) {
+/// Whatever is announced and withdrawn: the feed has the same content as a list with one entry per version.
+fn equals_a_plain_list(steps: &[Step]) {
     let connection = connect();
-    // Every place: who has it, if anybody, which version, and the number of its first line.
-    let mut places: Vec<Option<(i64, i64, u64)>> = Vec::new();
+    // Every position: its thread, if any, the version, and the number of its first line.
+    let mut positions: Vec<Option<(i64, i64, u64)>> = Vec::new();
     // The version of each thread, and how many lines its log has.
     let mut heads: BTreeMap<i64, (i64, u64)> = BTreeMap::new();
     for step in steps {
@@ -91,49 +91,49 @@ fn tells_the_same(steps: &[Step]) {
                 let (version, line) = heads.get(&thread).map_or((0, 0), |(head, lines)| (head + by, *lines));
                 commit(&connection, thread, version, line);
                 heads.insert(thread, (version, line + lines_of(version)));
-                places.push(Some((thread, version, line)));
+                positions.push(Some((thread, version, line)));
             }
             Step::Withdraw(thread, from) => {
-                let kept = |place: &Option<(i64, i64, u64)>| match place {
+                let kept = |entry: &Option<(i64, i64, u64)>| match entry {
                     Some((other, version, line)) if *other == thread && *version < from => {
                         Some((*version, line + lines_of(*version)))
                     }
                     _ => None,
                 };
-                let Some(head) = places.iter().filter_map(kept).max() else { continue };
+                let Some(head) = positions.iter().filter_map(kept).max() else { continue };
                 set_back(&connection, thread, from, Some(head.0));
                 heads.insert(thread, head);
-                places
+                positions
                     .iter_mut()
-                    .filter(|place| place.is_some_and(|(t, v, _)| t == thread && v >= from))
-                    .for_each(|p| *p = None);
+                    .filter(|entry| entry.is_some_and(|(t, v, _)| t == thread && v >= from))
+                    .for_each(|entry| *entry = None);
             }
             Step::Delete(thread) => {
                 set_back(&connection, thread, 0, None);
                 heads.remove(&thread);
-                places
+                positions
                     .iter_mut()
-                    .filter(|place| place.is_some_and(|(t, ..)| t == thread))
-                    .for_each(|place| *place = None);
+                    .filter(|entry| entry.is_some_and(|(t, ..)| t == thread))
+                    .for_each(|entry| *entry = None);
             }
         }
         let all: Vec<_> = (1..)
-            .zip(&places)
-            .filter_map(|(position, place)| {
-                place.map(|(thread, version, line)| {
+            .zip(&positions)
+            .filter_map(|(position, entry)| {
+                entry.map(|(thread, version, line)| {
                     let lines = line..line + lines_of(version);
-                    Commitment::new(position, name(thread), unsigned(version), lines)
+                    FeedEntry::new(position, name(thread), unsigned(version), lines)
                 })
             })
             .collect();
-        assert_eq!(position(&connection).unwrap(), places.len() as u64, "{step:?}");
-        for from in 0..=places.len() as u64 + 1 {
-            let behind: Vec<_> = all.iter().filter(|told| told.position > from).cloned().collect();
-            assert_eq!(after(&connection, from, 1_000).unwrap(), behind, "behind {from} after {step:?}");
-            assert_eq!(after(&connection, from, 2).unwrap(), behind[..behind.len().min(2)], "two behind {from}");
+        assert_eq!(position(&connection).unwrap(), positions.len() as u64, "{step:?}");
+        for from in 0..=positions.len() as u64 + 1 {
+            let later: Vec<_> = all.iter().filter(|entry| entry.position > from).cloned().collect();
+            assert_eq!(after(&connection, from, 1_000).unwrap(), later, "after {from}, {step:?}");
+            assert_eq!(after(&connection, from, 2).unwrap(), later[..later.len().min(2)], "two after {from}");
         }
         let highest: Option<u64> = connection.query_row(&newest("main"), [], |row| row.get(0)).ok().map(unsigned);
-        assert_eq!(highest.unwrap_or(0), places.len() as u64);
+        assert_eq!(highest.unwrap_or(0), positions.len() as u64);
     }
 }
 
@@ -141,13 +141,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_feed_tells_what_a_list_of_every_version_tells(steps in steps()) {
-        tells_the_same(&steps);
+    fn the_feed_equals_a_list_of_every_version(steps in steps()) {
+        equals_a_plain_list(&steps);
     }
 }
 
 #[test]
-fn a_thread_that_is_written_alone_costs_few_rows() {
+fn commits_to_one_thread_cost_few_rows() {
     let connection = connect();
     let mut line = 0;
     for version in 0..100 {
@@ -158,29 +158,29 @@ fn a_thread_that_is_written_alone_costs_few_rows() {
     commit(&connection, 2, 0, 0);
     commit(&connection, 1, 100, line);
     assert_eq!((rows(&connection), position(&connection).unwrap()), (6, 102));
-    let told = after(&connection, 0, 1_000).unwrap();
+    let entries = after(&connection, 0, 1_000).unwrap();
     let mut end = 0;
-    for told in told.iter().filter(|told| told.thread == name(1)) {
-        assert_eq!((told.first_line, told.lines), (end, lines_of(signed(told.version))), "{told:?}");
-        end += told.lines;
+    for entry in entries.iter().filter(|entry| entry.thread == name(1)) {
+        assert_eq!((entry.first_line, entry.lines), (end, lines_of(signed(entry.version))), "{entry:?}");
+        end += entry.lines;
     }
 }
 
-/// What was told of before rows had counts; a run that goes on would give later counts to earlier commits.
+/// Rows may lack counts; if such a run were extended, later counts would be given to earlier commits.
 #[test]
-fn a_run_without_counts_does_not_go_on() {
+fn a_run_without_counts_is_not_extended() {
     let connection = connect();
     (0..3).for_each(|version| commit(&connection, 1, version, 0));
     connection.execute_batch("UPDATE feed SET line = 0, counts = x''; UPDATE heads SET counts = x''").unwrap();
     commit(&connection, 1, 3, 303);
     commit(&connection, 1, 4, 304);
-    let told = after(&connection, 0, 10).unwrap();
-    let lines: Vec<_> = told.iter().map(|told| (told.version, told.first_line, told.lines)).collect();
+    let entries = after(&connection, 0, 10).unwrap();
+    let lines: Vec<_> = entries.iter().map(|entry| (entry.version, entry.first_line, entry.lines)).collect();
     assert_eq!(lines, [(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 303, 1), (4, 304, 2)]);
 }
 
 #[test]
-fn rows_of_nobodys_do_not_pile_up() {
+fn withdrawn_rows_do_not_accumulate() {
     let connection = connect();
     for thread in 1..50 {
         commit(&connection, thread, 0, 0);

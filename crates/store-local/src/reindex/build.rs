@@ -1,4 +1,4 @@
-//! Filling the new database.
+//! Fills the new database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,41 +12,41 @@ use selvedge_model::account::replay::Buried;
 use selvedge_model::account::{AccountId, Record};
 use selvedge_model::{Digest, Manifest, ThreadId, Timestamp};
 use selvedge_store::error::describe;
-use selvedge_store::manifest::Shown;
+use selvedge_store::manifest::ParsedManifest;
 use selvedge_store::{Error, Result};
 
 use super::old::Old;
-use super::tombs;
+use super::tombstones;
 use super::{LeftOut, Rebuild, Reindexed, Stores};
 use crate::anchor;
 use crate::core::io_error;
 use crate::db::{Db, Sealer};
-use crate::disk::How;
+use crate::disk::OpenMode;
 use crate::feed;
 use crate::layout::{Layout, check_folder, is_reserved, is_there, listed};
 use crate::ledger::{self, Children, Fit};
 use crate::manifest;
 use crate::overlay::Overlay;
-use crate::replay::{Arrival, Gathered, Into, Replay, Replayed, read_log};
+use crate::replay::{Gathered, Replay, ReplayTarget, Replayed, ReplayedVersion, read_log};
 use crate::rows::{self, Row, bad_row, signed};
 use crate::schema::{self, Use, database};
 
-/// What belongs to no thread alone, until every log is read.
+/// What concerns more than one thread, until every log is read.
 const GATHERED: &str = "
 CREATE TEMP TABLE postings (account TEXT, version INTEGER, event_type TEXT, record TEXT);
 CREATE TEMP TABLE memories (thread_id TEXT, version INTEGER, by_thread TEXT);
 CREATE TEMP TABLE arrivals (thread INTEGER, version INTEGER, at INTEGER, line INTEGER, counts BLOB);
 ";
 
-/// A new database on its way.
+/// A new database that is being built.
 pub(super) struct Builder<'a> {
     pub(super) new: &'a Db,
     layout: &'a Layout,
     rebuild: &'a Rebuild,
     pub(super) old: &'a Old,
-    /// The same, opened by itself and checked by its seals.
+    /// The old database, opened separately, with seals checked.
     pub(super) old_db: Option<Db>,
-    /// Postings that logs say they have lost.
+    /// Postings that logs record as lost.
     lost: Vec<Buried>,
     pub(super) result: &'a mut Reindexed,
 }
@@ -68,7 +68,7 @@ pub(super) fn build(
         Old::Readable => Some(Db::open(&layout.database(), Use::Read, sealer(stores.former))?),
         Old::Absent | Old::Unreadable | Old::Outdated => None,
     };
-    // It is thrown away if anything goes wrong, and synced as a whole at the end.
+    // It is discarded after an error, and synced as a whole at the end.
     new.pragma_update(None, "journal_mode", "memory").map_err(database)?;
     new.pragma_update(None, "synchronous", "OFF").map_err(database)?;
     new.execute_batch(GATHERED).map_err(database)?;
@@ -78,7 +78,7 @@ pub(super) fn build(
     }
     let mut builder = Builder { new: &new, layout, rebuild, old, old_db, lost: Vec::new(), result };
     builder.threads(progress)?;
-    builder.forgotten()?;
+    builder.shorter_than_recorded()?;
     builder.ledger()?;
     builder.feed()?;
     builder.carry_keys()?;
@@ -93,50 +93,50 @@ pub(super) fn build(
 }
 
 impl Builder<'_> {
-    /// Runs `work` in a transaction, whose error undoes it.
-    fn whole<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    /// Runs `work` in a transaction, which an error rolls back.
+    fn in_transaction<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.new.execute_batch("BEGIN").map_err(database)?;
         let done = work(self);
         self.new.execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).map_err(database)?;
         done
     }
 
-    /// Indexes every thread, in the order of their births as their logs claim it.
+    /// Indexes every thread, in the order of the creation times in their logs.
     fn threads(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
-        let tombs = self.whole(|this| {
+        let tombs = self.in_transaction(|this| {
             this.old.carry_position(this.new)?;
-            tombs::raise(this.new, this.layout, this.rebuild, this.old, this.result)
+            tombstones::insert(this.new, this.layout, this.rebuild, this.old, this.result)
         })?;
         let mut threads = self.folders()?;
         let known: BTreeSet<_> = threads.iter().map(|(_, thread)| thread.clone()).collect();
-        let gone = self.old.threads(self.new)?.into_iter().filter(|thread| !known.contains(thread));
-        let buried: Vec<_> = tombs.keys().filter(|thread| !known.contains(*thread)).cloned().collect();
-        threads.extend(gone.map(|thread| (Timestamp::from_micros(i64::MAX), thread)));
+        let missing = self.old.threads(self.new)?.into_iter().filter(|thread| !known.contains(thread));
+        let without_folder: Vec<_> = tombs.keys().filter(|thread| !known.contains(*thread)).cloned().collect();
+        threads.extend(missing.map(|thread| (Timestamp::from_micros(i64::MAX), thread)));
         threads.sort();
         let total = threads.len() as u64;
         for (done, (_, thread)) in (0..).zip(&threads) {
             progress(done, total);
             match tombs.get(thread) {
                 Some(_) if fs::symlink_metadata(self.layout.thread(thread)).is_ok_and(|found| found.is_symlink()) => {
-                    let why = "it was deleted, and a symbolic link stands where its folder was; move the link away";
+                    let why = "it was deleted, and a symbolic link is in place of its folder; move the link away";
                     self.leave_out(thread, why.to_owned(), false);
                 }
                 Some(head) if !self.exceeds(thread, head)? => {
                     self.result.finished_deletions += u64::from(check_folder(&self.layout.thread(thread))?);
-                    tombs::bury(self.new, self.layout, &*self.rebuild.disk, thread)?;
+                    tombstones::bury(self.new, self.layout, &*self.rebuild.disk, thread)?;
                 }
-                Some(_) => self.leave_out(thread, "it was deleted, and its log goes on behind that".to_owned(), false),
+                Some(_) => self.leave_out(thread, "it was deleted, and its log continues after that".to_owned(), false),
                 None => self.thread(thread)?,
             }
         }
-        for thread in buried {
-            tombs::bury(self.new, self.layout, &*self.rebuild.disk, &thread)?;
+        for thread in without_folder {
+            tombstones::bury(self.new, self.layout, &*self.rebuild.disk, &thread)?;
         }
         progress(total, total);
         Ok(())
     }
 
-    /// The folders that have a log, and when each log claims to begin.
+    /// The folders that have a log, and the time of each log's first line.
     fn folders(&self) -> Result<Vec<(Timestamp, ThreadId)>> {
         let root = self.layout.root();
         let mut found = Vec::new();
@@ -146,8 +146,8 @@ impl Builder<'_> {
             if is_reserved(name.as_str()) {
                 continue;
             }
-            // Whatever else stands here is left alone. A link is never followed; it is left out by name.
-            let kind = entry.file_type().map_err(io_error("look at", &entry.path()))?;
+            // Anything else here is ignored. A link is never followed; it is reported as left out.
+            let kind = entry.file_type().map_err(io_error("check", &entry.path()))?;
             if kind.is_symlink() {
                 found.push((Timestamp::from_micros(i64::MAX), thread));
             } else if kind.is_dir() && self.has_log(&thread)? {
@@ -162,13 +162,13 @@ impl Builder<'_> {
         match fs::symlink_metadata(&path) {
             Ok(found) => Ok(found.is_file()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(io_error("look at", &path)(error)),
+            Err(error) => Err(io_error("check", &path)(error)),
         }
     }
 
     fn born(&self, thread: &ThreadId) -> Timestamp {
         let first = || {
-            let file = self.rebuild.disk.open(&self.layout.transcript(thread), How::Read).ok()?;
+            let file = self.rebuild.disk.open(&self.layout.transcript(thread), OpenMode::Read).ok()?;
             let mut buffer = Vec::new();
             let mut reader = std::io::BufReader::new(Overlay::of_file(Some(file)).ok()?);
             lines::next_line(&mut reader, &mut buffer).ok()?;
@@ -177,26 +177,26 @@ impl Builder<'_> {
         first().map_or(Timestamp::from_micros(i64::MAX), |line| line.timestamp)
     }
 
-    fn exceeds(&self, thread: &ThreadId, grave: &selvedge_log::Head) -> Result<bool> {
+    fn exceeds(&self, thread: &ThreadId, buried: &selvedge_log::Head) -> Result<bool> {
         let path = self.layout.transcript(thread);
         let read = read_log(&*self.rebuild.disk, self.layout, thread, &self.rebuild.trust, None, |_| {});
         let examined = read.map_err(io_error("read", &path))?;
-        Ok(examined.head().is_some_and(|head| head.log_id != grave.log_id || head.version > grave.version))
+        Ok(examined.head().is_some_and(|head| head.log_id != buried.log_id || head.version > buried.version))
     }
 
     fn leave_out(&mut self, thread: &ThreadId, why: String, is_known: bool) {
         self.result.left_out.push(LeftOut { thread: thread.clone(), why, is_known });
     }
 
-    /// Indexes one thread, or keeps what the old database has of it.
+    /// Indexes one thread, or keeps the old database's rows of it.
     fn thread(&mut self, thread: &ThreadId) -> Result<()> {
-        match self.whole(|this| this.index(thread)) {
+        match self.in_transaction(|this| this.index(thread)) {
             Ok(changesets) => {
                 self.result.threads += 1;
                 self.result.changesets += changesets;
                 Ok(())
             }
-            // That the new database can't be written is no log's fault: nothing is rebuilt, rather than something left out.
+            // A failure to write the new database is not the log's fault: the rebuild fails, rather than leaving a thread out.
             Err(error @ Error::Io { what: "write" | "open or write", .. }) => Err(error),
             Err(
                 error @ (Error::Log { .. }
@@ -210,8 +210,8 @@ impl Builder<'_> {
     }
 
     fn keep_old(&mut self, thread: &ThreadId, why: String) -> Result<()> {
-        let known = self.whole(|this| {
-            let Some(known) = this.believed(thread)? else { return Ok(false) };
+        let known = self.in_transaction(|this| {
+            let Some(known) = this.sealed_old_row(thread)? else { return Ok(false) };
             let now = this.old.carry_rows(this.new, &known)?;
             this.result.requests += this.carry_waiting(&known, now, &known.head)?;
             Ok(true)
@@ -220,14 +220,14 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Reads one log into the new database; gives how many changesets it has.
+    /// Reads one log into the new database; returns its number of changesets.
     fn index(&mut self, thread: &ThreadId) -> Result<u64> {
         check_folder(&self.layout.thread(thread))?;
-        let old = self.believed(thread)?;
+        let old = self.sealed_old_row(thread)?;
         let shown = self.shown(thread)?;
         let shown_version = shown.as_ref().map(|shown| shown.memory.version);
         let mut shown_hash = None;
-        let mut replay = Replay::new(self.new, thread, Into::Fresh).having_heard(self.heard(old.as_ref())?);
+        let mut replay = Replay::new(self.new, thread, ReplayTarget::New).having_consumed(self.consumed(old.as_ref())?);
         let watched = old.as_ref().map(|old| old.head.version);
         let disk = &*self.rebuild.disk;
         let examined = read_log(disk, self.layout, thread, &self.rebuild.trust, watched, |entry| {
@@ -252,18 +252,18 @@ impl Builder<'_> {
             self.result.requests += self.carry_waiting(&old, now, head)?;
         }
         self.mark(thread, id, &manifest, shown.as_ref())?;
-        let changesets = gathered.arrivals.len() as u64;
+        let changesets = gathered.versions.len() as u64;
         self.gather(thread, id, &gathered)?;
         Ok(changesets)
     }
 
-    /// What `thread.json` shows; one that is not believed shows nothing and is left as it is.
-    fn shown(&mut self, thread: &ThreadId) -> Result<Option<Shown>> {
+    /// The content of `thread.json`; one that fails verification is ignored and left unchanged.
+    fn shown(&mut self, thread: &ThreadId) -> Result<Option<ParsedManifest>> {
         match manifest::read(self.layout, &*self.rebuild.disk, &self.rebuild.trust, thread) {
-            // A projection of a key that does not count is written anew with the next commit.
-            Err(Error::Unbelieved { .. }) => Ok(None),
+            // One of an untrusted key is written again with the next commit.
+            Err(Error::UntrustedKey { .. }) => Ok(None),
             Err(Error::Integrity { why, .. }) => {
-                let notice = format!("`thread.json` of `{thread}` is not believed: {why}; `selvedge repair {thread}`");
+                let notice = format!("`thread.json` of `{thread}` is ignored: {why}; `selvedge repair {thread}`");
                 self.result.notices.push(notice);
                 Ok(None)
             }
@@ -271,12 +271,12 @@ impl Builder<'_> {
         }
     }
 
-    /// Marks what still has to be done for a thread: a manifest to be written, files of erased blobs to be removed.
-    fn mark(&self, thread: &ThreadId, id: i64, now: &Manifest, shown: Option<&Shown>) -> Result<()> {
+    /// Marks pending work of a thread: a manifest to be written, files of erased blobs to be removed.
+    fn mark(&self, thread: &ThreadId, id: i64, now: &Manifest, shown: Option<&ParsedManifest>) -> Result<()> {
         let exists = is_there(&self.layout.manifest(thread))?;
         let is_current = match shown.and_then(|shown| shown.manifest.as_ref()) {
             Some(shown) => !now.shows_change_since(shown),
-            // One that is not believed is for `repair`, which keeps it aside.
+            // One that fails verification is left to `repair`, which moves it aside.
             None => exists,
         };
         let sql = "UPDATE threads SET manifest_stale = ? WHERE id = ?";
@@ -305,16 +305,17 @@ impl Builder<'_> {
             let sql = "INSERT INTO temp.memories (thread_id, version, by_thread) VALUES (?, ?, ?)";
             rows::execute(self.new, sql, params![other.as_str(), signed(*version), thread.as_str()])?;
         }
-        for Arrival { version, at, lines } in &gathered.arrivals {
+        for ReplayedVersion { version, at, lines } in &gathered.versions {
             let sql = "INSERT INTO temp.arrivals (thread, version, at, line, counts) VALUES (?, ?, ?, ?, ?)";
-            let (line, counts) = (signed(lines.start), feed::packed(lines));
+            let line = signed(lines.start);
+            let counts = feed::packed(lines);
             rows::execute(self.new, sql, params![id, signed(*version), at.as_micros(), line, counts])?;
         }
         Ok(())
     }
 
-    /// Takes threads back out of which other logs remember more than theirs has.
-    fn forgotten(&mut self) -> Result<()> {
+    /// Removes threads again of which other logs record more than their own has.
+    fn shorter_than_recorded(&mut self) -> Result<()> {
         let sql = "SELECT t.id, t.thread_id, h.version, max(m.version), m.by_thread FROM threads AS t \
                    JOIN heads AS h ON h.id = t.id JOIN temp.memories AS m ON m.thread_id = t.thread_id \
                    GROUP BY t.id HAVING max(m.version) > h.version";
@@ -331,7 +332,7 @@ impl Builder<'_> {
                 version: rows::unsigned(version),
                 by: format!("`{by}`"),
             };
-            let changesets = self.whole(|this| {
+            let changesets = self.in_transaction(|this| {
                 crate::delete::remove_rows(this.new, id)?;
                 rows::execute(this.new, "DELETE FROM temp.arrivals WHERE thread = ?", [id])
             })?;
@@ -344,7 +345,7 @@ impl Builder<'_> {
 
     /// Posts everything to the accounts again.
     fn ledger(&mut self) -> Result<()> {
-        self.whole(|this| {
+        self.in_transaction(|this| {
             let sql = "SELECT event_type, record FROM temp.postings ORDER BY account, version";
             let mut statement = this.new.prepare(sql).map_err(database)?;
             let mut found = statement.query([]).map_err(database)?;
@@ -366,7 +367,7 @@ impl Builder<'_> {
             }
             let mut incomplete = this.carry_accounts(incomplete.into_iter().collect())?;
             for (account, children) in &children {
-                if !this.was_whole(account)? && ledger::note_incomplete(this.new, account, children)? {
+                if !this.was_complete(account)? && ledger::note_incomplete(this.new, account, children)? {
                     incomplete.insert(account.clone());
                 }
             }
@@ -375,9 +376,9 @@ impl Builder<'_> {
         })
     }
 
-    /// Tells followers of every version, in the order in which the logs claim that they came.
+    /// Announces every version, in the order of the times in the logs.
     fn feed(&mut self) -> Result<()> {
-        self.whole(|this| {
+        self.in_transaction(|this| {
             let sql = "INSERT INTO main.feed (thread, version, line, counts) \
                        SELECT thread, version, line, counts FROM temp.arrivals ORDER BY at, thread, version";
             rows::execute(this.new, sql, [])?;
@@ -386,7 +387,7 @@ impl Builder<'_> {
     }
 }
 
-/// Lets the anchor go on after the old one, and names what the old one tells of rows that were put back.
+/// Continues the epochs of the old anchor, and reports rows that were replaced by older ones.
 fn begin_anchor(new: &Db, old: &Db, result: &mut Reindexed) -> Result<()> {
     if let Err(error) = anchor::check_all(old) {
         result.notices.push(format!("{error}: requests that were posted since are lost, and must be sent again"));
@@ -394,12 +395,12 @@ fn begin_anchor(new: &Db, old: &Db, result: &mut Reindexed) -> Result<()> {
     anchor::begin(new, anchor::epoch(old).unwrap_or(0) + 1)
 }
 
-/// Refuses a log that is less than somebody remembers, or that does not hold.
+/// Refuses a log that is shorter than some record of it, or that fails verification.
 fn accept(
     thread: &ThreadId,
     examined: &Examined,
     old: Option<&Row>,
-    shown: Option<&Shown>,
+    shown: Option<&ParsedManifest>,
     shown_hash: Option<Digest>,
 ) -> Result<()> {
     let remembered: Vec<_> = shown.iter().map(|shown| shown.memory.clone()).collect();

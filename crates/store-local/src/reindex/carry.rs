@@ -1,6 +1,6 @@
-//! What no log tells of and is taken over from the old database: requests, events that lead the next changeset, answers to keys, accounts.
+//! Carries over from the old database what is in no log: requests, events that lead the next changeset, answers to commit keys, accounts.
 //!
-//! Nothing is taken over that the holder of the key did not seal there; it is sealed anew for this store.
+//! Only sealed rows are carried over; they are sealed again for this store.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use selvedge_log::Head;
 use selvedge_model::account::AccountId;
 use selvedge_model::{CommitKey, ThreadId};
 use selvedge_store::Result;
-use selvedge_store::seal::Heard;
+use selvedge_store::seal::ConsumedRequests;
 
 use super::build::Builder;
 use crate::db::Db;
@@ -16,46 +16,48 @@ use crate::rows::{self, Row, bad_row};
 use crate::sealed::Seal;
 use crate::{inbox, leads};
 
-/// Accounts that the old database knows further than the logs tell.
+/// Accounts of which the old database has a newer version than the logs.
 const FURTHER: &str = "SELECT o.thread_id FROM old.budget_ledger AS o LEFT JOIN main.budget_ledger AS n USING (thread_id) \
                        WHERE n.version IS NULL OR n.version < o.version";
 
 impl Builder<'_> {
-    /// The thread as the old database has it, if that is what was sealed; without a key it is taken as it is.
-    pub(super) fn believed(&mut self, thread: &ThreadId) -> Result<Option<Row>> {
+    /// The old database's row of a thread, if it passes its seal; without a key it is not checked.
+    pub(super) fn sealed_old_row(&mut self, thread: &ThreadId) -> Result<Option<Row>> {
         let Some(old) = &self.old_db else { return Ok(None) };
         match rows::find_any(old, thread)? {
             Some(row) if old.sealer().is_some() && row.seal(old) != Seal::Holds => {
-                let why = "was not sealed with your key, and counts for nothing; requests to it must be sent again";
-                self.result.notices.push(format!("what the old database had of `{thread}` {why}"));
+                let why = "was not sealed with your key, and is ignored; requests to the thread must be sent again";
+                self.result.notices.push(format!("the old database row of `{thread}` {why}"));
                 Ok(None)
             }
             found => Ok(found),
         }
     }
 
-    /// The requests that a thread has consumed. Where nothing is known of that, whatever was posted before counts as consumed.
-    pub(super) fn heard(&self, known: Option<&Row>) -> Result<Heard> {
+    /// The requests that a thread has consumed. If that is unknown, every request posted so far is treated as consumed.
+    pub(super) fn consumed(&self, known: Option<&Row>) -> Result<ConsumedRequests> {
         match (known, &self.old_db) {
-            (Some(row), _) => Ok(row.heard.clone()),
-            (None, Some(old)) => Ok(Heard { newest: inbox::newest(old)?, waiting: Vec::new() }),
-            (None, None) => Ok(Heard::default()),
+            (Some(row), _) => Ok(row.consumed.clone()),
+            (None, Some(old)) => Ok(ConsumedRequests { newest: inbox::newest(old)?, waiting: Vec::new() }),
+            (None, None) => Ok(ConsumedRequests::default()),
         }
     }
 
-    /// Takes over what belongs to a thread and stands in no log: requests, and what the next changeset must lead with if it follows the
-    /// same head. Gives how many requests there were.
+    /// Carries over what belongs to a thread and is in no log: requests, and the events that the next changeset must lead with, if it
+    /// follows the same head. Returns the number of requests.
     pub(super) fn carry_waiting(&mut self, known: &Row, now: Row, head: &Head) -> Result<u64> {
         let Some(old) = &self.old_db else { return Ok(0) };
-        let (mut row, mut count, mut dropped) = (now, 0, 0);
+        let mut row = now;
+        let mut count = 0;
+        let mut dropped = 0;
         let led = leads::read(old, known)?;
         for event in led.events.iter().filter(|_| known.head == *head) {
             row = leads::put(self.new, &row, event)?;
         }
         for request in inbox::read(old, known)? {
             let root = &known.manifest.chain_root_id;
-            // Without a key no seal can be checked: what waits stays as it is, and does not count until it is sent again.
-            if old.seals().is_none() || (request.is_sealed(old, root) && !known.heard.has(request.number)) {
+            // Without a key no seal can be checked: waiting requests are kept, and are ignored until they are sent again.
+            if old.seals().is_none() || (request.is_sealed(old, root) && !known.consumed.has(request.number)) {
                 inbox::put(self.new, &row, request.number, &request.posted)?;
                 count += 1;
             } else {
@@ -70,7 +72,7 @@ impl Builder<'_> {
         Ok(count)
     }
 
-    /// Takes over answers to keys that stand in no log any more.
+    /// Carries over answers to commit keys that are in no log any more.
     pub(super) fn carry_keys(&mut self) -> Result<()> {
         let sql = "SELECT key FROM old.keys WHERE key NOT IN (SELECT key FROM main.keys)";
         for name in self.old.beyond(self.new, sql)? {
@@ -86,8 +88,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Takes over accounts that the old database knows further, or wholly where the logs have a gap; what stays incomplete
-    /// is given back.
+    /// Carries over accounts of which the old database has a newer version, or a complete one where the logs have a gap; returns those that
+    /// stay incomplete.
     pub(super) fn carry_accounts(&mut self, incomplete: Vec<AccountId>) -> Result<BTreeSet<AccountId>> {
         let further = self.old.beyond(self.new, FURTHER)?;
         let mut left = BTreeSet::new();
@@ -102,15 +104,15 @@ impl Builder<'_> {
         Ok(left)
     }
 
-    /// Whether the old database has all postings to an account that the logs tell of: then none is in a log that never was here.
-    pub(super) fn was_whole(&self, id: &AccountId) -> Result<bool> {
+    /// Whether the old database has all postings to an account that are in the logs: then none is in a log that was never in this store.
+    pub(super) fn was_complete(&self, id: &AccountId) -> Result<bool> {
         let one = |db: &Db| -> Result<_> { Ok(rows::accounts(db, "thread_id = ?", id.as_str())?.pop()) };
         let old = self.old_db.as_ref().and_then(|old| one(old).ok().flatten());
         let Some(old) = old.filter(|old| !old.incomplete) else { return Ok(false) };
         Ok(one(self.new)?.is_some_and(|new| !new.incomplete && new.version <= old.version))
     }
 
-    /// Takes over an account that the old database has, of this version or a later one.
+    /// Carries over an account from the old database, if it has this version or a later one.
     fn carry_account(&mut self, id: &AccountId) -> Result<bool> {
         let Some(old) = &self.old_db else { return Ok(false) };
         let one = |db: &Db| -> Result<_> { Ok(rows::accounts(db, "thread_id = ?", id.as_str())?.pop()) };

@@ -1,4 +1,4 @@
-//! The database that is to be replaced: what it has not drained, and what no log tells of.
+//! The database that is to be replaced: its redo, and what is in no log.
 
 use std::path::PathBuf;
 
@@ -12,44 +12,44 @@ use crate::anchor;
 use crate::core::io_error;
 use crate::db::{Db, Sealer};
 use crate::disk::Disk;
-use crate::drain::{Lacking, check_redo, lacking, write_transcript};
+use crate::drain::{MissingBytes, check_redo, missing_bytes, write_transcript};
 use crate::feed;
 use crate::layout::{Layout, is_there};
-use crate::redo::{self, Redo, Rows};
+use crate::redo::{self, Redo, RedoRows};
 use crate::rows::{self, Row, bad_row, signed};
 use crate::schema::{self, Use, database};
 use crate::sealed::Seal;
-use crate::settle::free_name;
+use crate::transcript_repair::free_name;
 
 /// The database that is to be replaced.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Old {
     /// There is none.
     Absent,
-    /// There is something that is no database any more.
+    /// There is a file that is not a readable database.
     Unreadable,
-    /// It has an older format. Everything it had committed is in the transcripts, and nothing else of it counts: it is not sealed.
+    /// It has an older format. Everything it had committed is in the transcripts, and nothing else of it is used: its rows are not sealed.
     Outdated,
     /// It can be read, and everything it had committed is in the transcripts.
     Readable,
 }
 
 impl Old {
-    /// Looks at the database. On return everything it had committed is durable in the transcripts.
-    pub(super) fn look(layout: &Layout, disk: &dyn Disk, trust: &Trust, result: &mut Reindexed) -> Result<Self> {
+    /// Reads the database. On return everything it had committed is durable in the transcripts.
+    pub(super) fn inspect(layout: &Layout, disk: &dyn Disk, trust: &Trust, result: &mut Reindexed) -> Result<Self> {
         let path = layout.database();
         if !is_there(&path)? {
-            result.notices.push("there was no database: requests that were not consumed and bytes that were committed but not yet written to a transcript, if there were any, are gone".to_owned());
+            result.notices.push("there was no database: requests that were not consumed and bytes that were committed but not yet written to a transcript, if there were any, are lost".to_owned());
             return Ok(Self::Absent);
         }
-        // A page that could not be read for a moment looks like a damaged one: only what is so twice is put aside.
+        // A temporary read error looks like damage: only a database that fails twice is moved aside.
         let read = match Self::read(layout, disk, trust, result) {
             Err(error) if is_unreadable(&error) => Self::read(layout, disk, trust, result),
             read => read,
         };
         match read {
             Err(error) if is_unreadable(&error) => {
-                result.notices.push(format!("the old database could not be read ({error}): its requests, and bytes that were committed but not yet written to a transcript, could not be carried over; it is kept aside"));
+                result.notices.push(format!("the old database could not be read ({error}): its requests, and bytes that were committed but not yet written to a transcript, could not be carried over; it is moved aside"));
                 Ok(Self::Unreadable)
             }
             other => other,
@@ -59,7 +59,7 @@ impl Old {
     fn read(layout: &Layout, disk: &dyn Disk, trust: &Trust, result: &mut Reindexed) -> Result<Self> {
         let (connection, format) = schema::open_any(&layout.database(), Use::Write)?;
         check_whole(&connection)?;
-        for outline in Rows::read(&connection)?.threads {
+        for outline in RedoRows::read(&connection)?.threads {
             let thread = rows::name(&connection, outline.id)?;
             let Some(redo) = Redo::of(&connection, &outline)? else { continue };
             match drain(layout, disk, trust, &thread, &redo) {
@@ -67,7 +67,7 @@ impl Old {
                 Err(error) => result.notices.push(format!("thread `{thread}` could not be drained: {error}")),
             }
         }
-        // The file alone holds everything from here on, so that what lies beside it can go.
+        // From here on the database file alone is complete, so that its write-ahead log can be removed.
         let fold = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
         let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], fold).map_err(database)?;
         drop(connection);
@@ -78,11 +78,11 @@ impl Old {
             return Ok(Self::Readable);
         }
         let lost = "requests that were not consumed must be sent again";
-        result.notices.push(format!("the old database had format {format}, which seals nothing: {lost}"));
+        result.notices.push(format!("the old database had format {format}, whose rows are not sealed: {lost}"));
         Ok(Self::Outdated)
     }
 
-    /// Makes the old database readable beside the new one.
+    /// Attaches the old database to the new one.
     pub(super) fn attach(&self, new: &Connection, layout: &Layout) -> Result<()> {
         if matches!(self, Self::Readable) {
             let path = layout.database().to_string_lossy().into_owned();
@@ -91,7 +91,7 @@ impl Old {
         Ok(())
     }
 
-    /// Whether every row of a head was sealed with the key for this store. Without a key nothing can be said.
+    /// Whether the row of every head was sealed with the key for this store. Without a key nothing can be checked.
     pub(super) fn is_sealed(&self, layout: &Layout, rebuild: &Rebuild, store: &str) -> Result<bool> {
         let Some(signer) = &rebuild.signer else { return Ok(true) };
         let db = Db::open(&layout.database(), Use::Read, Some(Sealer::new(signer, store)))?;
@@ -112,7 +112,7 @@ impl Old {
         found.map(|name| ThreadId::new(name.map_err(database)?).map_err(bad_row)).collect()
     }
 
-    /// Takes over the rows of a thread as they were; gives the new row of its head.
+    /// Carries over the rows of a thread unchanged; returns the new row of its head.
     pub(super) fn carry_rows(&self, new: &Db, row: &Row) -> Result<Row> {
         let sql = "INSERT INTO main.threads (thread_id, hex, log_id, manifest, manifest_stale) \
                    SELECT thread_id, hex, log_id, manifest, manifest_stale FROM old.threads WHERE id = ?";
@@ -139,12 +139,12 @@ impl Old {
             rows::execute(new, &sql, [id, row.id])?;
         }
         new.execute_batch(redo::LINK).map_err(database)?;
-        let told = feed::told(new, "old", 0, usize::MAX)?;
-        for told in told.into_iter().filter(|told| told.thread == row.id) {
+        let entries = feed::entries(new, "old", 0, usize::MAX)?;
+        for entry in entries.into_iter().filter(|entry| entry.thread == row.id) {
             let sql = "INSERT INTO main.feed (thread, version, line, counts) VALUES (?, ?, ?, ?)";
             let (line, counts) =
-                told.lines.map_or_else(Default::default, |lines| (signed(lines.start), feed::packed(&lines)));
-            rows::execute(new, sql, params![id, told.version, line, counts])?;
+                entry.lines.map_or_else(Default::default, |lines| (signed(lines.start), feed::packed(&lines)));
+            rows::execute(new, sql, params![id, entry.version, line, counts])?;
         }
         let sql = "INSERT INTO main.answers (chain_root, request_id, thread, version, mark) \
                    SELECT chain_root, request_id, ?, version, mark FROM old.answers WHERE thread = ? ON CONFLICT DO NOTHING";
@@ -152,7 +152,7 @@ impl Old {
         Ok(row_now)
     }
 
-    /// The names of what the old database has and the new one has not, or of an older version.
+    /// The names that this query returns: what the new database lacks or has in an older version.
     pub(super) fn beyond(&self, new: &Connection, sql: &str) -> Result<Vec<String>> {
         if !matches!(self, Self::Readable) {
             return Ok(Vec::new());
@@ -162,7 +162,7 @@ impl Old {
         found.collect::<rusqlite::Result<Vec<_>>>().map_err(database)
     }
 
-    /// Lets the feed go on behind every place it had, so that nobody who followed it misses anything.
+    /// Continues the feed after its newest position in the old database, so that no follower misses anything.
     pub(super) fn carry_position(&self, new: &Connection) -> Result<()> {
         if matches!(self, Self::Readable) {
             let newest = feed::newest("old");
@@ -174,8 +174,8 @@ impl Old {
         Ok(())
     }
 
-    /// Takes away what lies in the way of the new database. One that can't be read is kept aside.
-    pub(super) fn make_way(&self, layout: &Layout, disk: &dyn Disk, result: &mut Reindexed) -> Result<()> {
+    /// Moves the old database out of the way of the new one. An unreadable one is kept.
+    pub(super) fn move_aside(&self, layout: &Layout, disk: &dyn Disk, result: &mut Reindexed) -> Result<()> {
         let path = layout.database();
         if matches!(self, Self::Readable | Self::Outdated) {
             refuse_readers(&path)?;
@@ -189,16 +189,16 @@ impl Old {
         for (from, to) in pairs.collect::<Vec<(PathBuf, PathBuf)>>() {
             if is_there(&from)? {
                 disk.rename(&from, &to).map_err(io_error("move aside", &from))?;
-                result.notices.push(format!("`{}` is kept as `{}`", from.display(), to.display()));
+                result.notices.push(format!("`{}` was moved to `{}`", from.display(), to.display()));
             }
         }
         Ok(())
     }
 }
 
-/// Writes redo into its transcript and makes it durable there; gives how many bytes were missing.
+/// Writes redo into its transcript and makes it durable there; returns how many bytes were missing.
 fn drain(layout: &Layout, disk: &dyn Disk, trust: &Trust, thread: &ThreadId, redo: &Redo) -> Result<u64> {
-    let Lacking { bytes: missing, overwrites } = lacking(layout, disk, thread, redo)?;
+    let MissingBytes { bytes: missing, overwrites } = missing_bytes(layout, disk, thread, redo)?;
     if overwrites {
         check_redo(layout, disk, trust, thread, redo)?;
     }

@@ -1,7 +1,7 @@
-//! What a signed snapshot still holds of versions that are lost.
+//! Restores what a signed snapshot still has of lost versions.
 //!
-//! A snapshot is a projection: it was signed, but it is not the log. So what is brought back from one is provisional, and the changeset that
-//! brings it says so in a `state_action`: which version it is of, the hash that the log had there, and which messages it added.
+//! A snapshot is derived from the log: it was signed, but it is not the log. So what is restored from one is provisional, and the changeset
+//! that restores it records that in a `state_action`: the version of the snapshot, the hash of the log at it, and the messages it added.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use super::Mended;
 use crate::core::{Core, io_error};
 use crate::replay::read_log;
 
-/// What a snapshot of a lost version says, its signature checked.
+/// The content of a snapshot of a lost version, its signature verified.
 #[derive(Clone, Debug)]
 pub struct Provisional {
-    /// What it is called.
+    /// Its file name.
     pub name: String,
     /// The version of the log that it folds.
     pub log_version: u64,
@@ -28,24 +28,24 @@ pub struct Provisional {
     pub state: Value,
 }
 
-/// What a log has of what a snapshot says.
+/// What the log already has of a snapshot's content.
 #[derive(Default)]
-struct Known {
+struct KnownMessages {
     messages: BTreeSet<String>,
     ids: BTreeSet<String>,
-    brought: BTreeSet<u64>,
+    restored: BTreeSet<u64>,
 }
 
 impl Core {
-    /// What is to be brought back, if anything is: nothing twice.
+    /// What is to be restored, if anything; nothing is restored twice.
     pub(super) fn missing_of(&self, thread: &ThreadId, from: &Provisional) -> Result<Option<Mended>> {
         let known = self.known_messages(thread)?;
         let messages = from.messages.iter().filter(|message| !known.has(message)).count() as u64;
-        let is_new = !known.brought.contains(&from.log_version);
+        let is_new = !known.restored.contains(&from.log_version);
         Ok(is_new.then(|| Mended::Provisional { log_version: from.log_version, messages, by: from.name.clone() }))
     }
 
-    /// The changeset that brings it back.
+    /// The changeset that restores it.
     pub(super) fn bring_back(&self, thread: &ThreadId, from: &Provisional) -> Result<Changeset> {
         let known = self.known_messages(thread)?;
         let messages: Vec<Message> = from.messages.iter().filter(|message| !known.has(message)).cloned().collect();
@@ -66,8 +66,8 @@ impl Core {
         })
     }
 
-    fn known_messages(&self, thread: &ThreadId) -> Result<Known> {
-        let mut known = Known::default();
+    fn known_messages(&self, thread: &ThreadId) -> Result<KnownMessages> {
+        let mut known = KnownMessages::default();
         let path = self.layout.transcript(thread);
         let read = read_log(&*self.disk, &self.layout, thread, &self.trust, None, |entry| {
             for line in &entry.lines {
@@ -75,7 +75,7 @@ impl Core {
                     Event::Message(message) => known.take(message),
                     Event::StateAction(action) => {
                         let version = json!(action)["provisional"]["log_version"].as_u64();
-                        known.brought.extend(version);
+                        known.restored.extend(version);
                     }
                     _ => {}
                 }
@@ -86,7 +86,7 @@ impl Core {
     }
 }
 
-impl Known {
+impl KnownMessages {
     fn take(&mut self, message: &Message) {
         match &message.id {
             Some(id) => _ = self.ids.insert(id.to_string()),
@@ -102,7 +102,7 @@ impl Known {
     }
 }
 
-/// What tells a message without an id from others.
+/// Identifies a message without an id.
 fn content(message: &Message) -> String {
     json!([message.role, message.content]).to_string()
 }

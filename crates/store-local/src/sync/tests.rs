@@ -14,7 +14,7 @@ use crate::disk::{Disk, DiskFile, RealDisk};
 use crate::system::{SystemClock, SystemIds};
 use crate::{Access, LocalStore, Options};
 
-/// How many files are being synced now, and how many were at most; which folders were synced, and whether that fails.
+/// How many files are being synced now, and the maximum so far; which folders were synced, and whether that fails.
 #[derive(Debug, Default)]
 struct Syncs {
     now: AtomicUsize,
@@ -31,8 +31,8 @@ struct Counting(Arc<Syncs>);
 struct CountingFile(Box<dyn DiskFile>, Arc<Syncs>);
 
 impl Disk for Counting {
-    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(CountingFile(RealDisk.open(path, how)?, self.0.clone())))
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(CountingFile(RealDisk.open(path, mode)?, self.0.clone())))
     }
 
     fn make_folder(&self, path: &Path) -> io::Result<()> {
@@ -129,18 +129,18 @@ fn create(store: &LocalStore, count: usize) {
     }
 }
 
-/// One after the other, the transcripts of ten thousand live threads were not synced as fast as they were written.
+/// Synced one after the other, the transcripts of ten thousand live threads were not synced as fast as they were written.
 #[test]
-fn many_transcripts_are_synced_side_by_side_and_all_their_redo_is_free() {
+fn many_transcripts_are_synced_in_parallel_and_all_their_redo_is_freed() {
     let folder = tempfile::tempdir().unwrap();
     LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
     let syncs = Arc::new(Syncs::default());
     let store = open(folder.path(), &syncs);
     let core = &store.core;
-    // The worker ends, so that all of them wait.
+    // The worker is stopped, so that all of them wait.
     lock(&core.pending).phase = Phase::Abandoned;
     core.pending_changed.notify_all();
-    let many = EACH_HAND * 4;
+    let many = PER_WORKER * 4;
     create(&store, many);
     assert_eq!(lock(&core.pending).threads.len(), many);
     syncs.most.store(0, Ordering::SeqCst);
@@ -150,10 +150,10 @@ fn many_transcripts_are_synced_side_by_side_and_all_their_redo_is_free() {
     assert_eq!(lock(&core.spares).ids().len(), many);
 }
 
-/// No commit waits for the folder of a `thread.json`. Until that is synced the manifest counts as stale, so that it is written again after a
-/// power cut.
+/// No commit waits for the sync of a `thread.json`'s folder. Until that is synced the manifest is marked as stale, so that it is written
+/// again after a power failure.
 #[test]
-fn a_manifest_counts_as_shown_once_its_folder_is_synced() {
+fn a_manifest_is_marked_as_written_once_its_folder_is_synced() {
     let folder = tempfile::tempdir().unwrap();
     LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
     let syncs = Arc::new(Syncs::default());
@@ -171,17 +171,17 @@ fn a_manifest_counts_as_shown_once_its_folder_is_synced() {
     let synced = || lock(&syncs.folders).drain(..).filter(|folder| *folder == path).count();
     create(&store, 1);
     assert!(core.layout.manifest(&thread).exists());
-    assert_eq!((synced(), stale()), (0, true), "of a new thread");
+    assert_eq!((synced(), stale()), (0, true), "a new thread");
     core.sync_pending().unwrap();
-    assert_eq!((synced(), stale()), (1, false), "of a new thread");
+    assert_eq!((synced(), stale()), (1, false), "a new thread");
     let title = ManifestChanged { title: Some("renamed".to_owned()), ..Default::default() };
     let renamed = Changeset::of_event(Event::ManifestChanged(title));
     store.commit(Batch::of(Part::new(thread, Expect::Any, renamed))).unwrap();
-    assert_eq!((synced(), stale()), (0, true), "of one that was there");
+    assert_eq!((synced(), stale()), (0, true), "an existing thread");
     syncs.folders_fail.store(true, Ordering::SeqCst);
     core.sync_pending().unwrap_err();
-    assert_eq!((synced(), stale()), (0, true), "whose sync fails");
+    assert_eq!((synced(), stale()), (0, true), "a failed sync");
     syncs.folders_fail.store(false, Ordering::SeqCst);
     core.sync_pending().unwrap();
-    assert_eq!((synced(), stale()), (1, false), "of one that was there");
+    assert_eq!((synced(), stale()), (1, false), "an existing thread");
 }

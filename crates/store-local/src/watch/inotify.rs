@@ -14,11 +14,11 @@ use rustix::io::Errno;
 
 use super::Bell;
 
-/// What every commit writes to: SQLite's write-ahead log, and the database when it is put in place anew.
+/// The files that every commit writes to: SQLite's write-ahead log, and the database when it is replaced.
 const WATCHED: [&[u8]; 2] = [b"registry.db-wal", b"registry.db"];
-/// For how long the events of one commit are gathered.
+/// For how long the events of one commit are collected.
 const GATHER: Duration = Duration::from_millis(1);
-/// What says that the folder is not watched any more.
+/// The flags that say that the folder is not watched any more.
 const GONE: ReadFlags = ReadFlags::IGNORED.union(ReadFlags::UNMOUNT).union(ReadFlags::MOVE_SELF);
 
 /// The thread that watches; it ends when this is dropped.
@@ -30,7 +30,7 @@ pub(super) struct Thread {
     handle: Option<JoinHandle<()>>,
 }
 
-/// Watches a folder, if the system lets us.
+/// Watches a folder, if the system allows it.
 pub(super) fn start(folder: &Path, bell: &Arc<Bell>) -> Option<Thread> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
     let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::MOVE_SELF;
@@ -40,11 +40,11 @@ pub(super) fn start(folder: &Path, bell: &Arc<Bell>) -> Option<Thread> {
     let watch = move || {
         let watching = Watching { events, ended, bell: &theirs };
         watching.watch();
-        theirs.set_pushed(false);
+        theirs.set_watched(false);
     };
-    bell.set_pushed(true);
+    bell.set_watched(true);
     let handle = thread::Builder::new().name("selvedge-watch".to_owned()).spawn(watch);
-    bell.set_pushed(handle.is_ok());
+    bell.set_watched(handle.is_ok());
     Some(Thread { bell: bell.clone(), end: Some(end), handle: Some(handle.ok()?) })
 }
 
@@ -53,7 +53,7 @@ impl Drop for Thread {
         self.bell.end();
         drop(self.end.take());
         if let Some(handle) = self.handle.take() {
-            // One that panicked has nothing to say that looking does not tell.
+            // If it panicked, waiters still poll.
             _ = handle.join();
         }
     }
@@ -66,10 +66,10 @@ struct Watching<'a> {
 }
 
 impl Watching<'_> {
-    /// Rings for every commit until it is over, or the folder is gone.
+    /// Rings for every commit until the store is closing, or the folder was removed.
     fn watch(&self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        while self.bell.is_wanted() {
+        while self.bell.has_waiters() {
             let mut both = [PollFd::new(&self.events, PollFlags::IN), PollFd::new(&self.ended, PollFlags::IN)];
             match poll(&mut both, None) {
                 Err(Errno::INTR) => continue,
@@ -86,14 +86,14 @@ impl Watching<'_> {
         }
     }
 
-    /// Whether anything among what has happened may be a commit.
+    /// Whether any of the events may be a commit.
     fn read(&self, buffer: &mut [MaybeUninit<u8>]) -> Result<bool, Gone> {
         let mut reader = Reader::new(&self.events, buffer);
         let mut is_commit = false;
         loop {
             match reader.next() {
                 Ok(event) if event.events().intersects(GONE) => return Err(Gone),
-                // When too much happened to be told there is no name.
+                // An event without a name means that the queue overflowed.
                 Ok(event) => {
                     is_commit |= event.file_name().is_none_or(|name| WATCHED.contains(&name.to_bytes()));
                 }
@@ -105,5 +105,5 @@ impl Watching<'_> {
     }
 }
 
-/// Nothing can be heard any more.
+/// The folder can't be watched any more.
 struct Gone;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// One at a time: they count what the process has open, and how long they sleep.
+/// Tests run one at a time: they count what the process has open, and measure how long they sleep.
 static ALONE: Mutex<()> = Mutex::new(());
 const LONG: Duration = Duration::from_secs(20);
 
@@ -23,50 +23,54 @@ fn write(folder: &Path, name: &str) {
     file.write_all(b"x").unwrap();
 }
 
-/// How long somebody slept who waited for what `work` says some time later, and how often they looked.
+/// How long a waiter slept after `work`, which runs some time later, and how often it checked.
 fn slept(watch: &Watch, folder: &Path, work: impl FnOnce(&AtomicBool) + Send) -> (Duration, u32) {
     let is_there = AtomicBool::new(false);
-    let said_at = Mutex::new(None);
-    let mut looks = 0;
+    let done_at = Mutex::new(None);
+    let mut checks = 0;
     thread::scope(|scope| {
         scope.spawn(|| {
             thread::sleep(Duration::from_millis(120));
             work(&is_there);
-            *said_at.lock().unwrap() = Some(Instant::now());
+            *done_at.lock().unwrap() = Some(Instant::now());
         });
         let look = || {
-            looks += 1;
+            checks += 1;
             Ok(is_there.load(Ordering::SeqCst))
         };
         watch.wait(folder, LONG, look).unwrap();
     });
-    let said_at = said_at.into_inner().unwrap().unwrap();
-    (said_at.elapsed(), looks)
+    let done_at = done_at.into_inner().unwrap().unwrap();
+    (done_at.elapsed(), checks)
 }
 
-/// The best of a few tries: the machine may be busy.
+/// The best of a few attempts: the machine may be busy.
 fn best(mut one: impl FnMut() -> Duration) -> Duration {
     (0..4).map(|_| one()).min().unwrap()
 }
 
 #[test]
-fn what_another_process_writes_wakes_whoever_waits() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+fn a_write_of_another_process_wakes_a_waiter() {
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let quickest = best(|| {
         let began = Instant::now();
         let woken = slept(&watch, folder.path(), |is_there| {
             is_there.store(true, Ordering::SeqCst);
             write(folder.path(), "registry.db-wal");
         });
-        assert!(began.elapsed() < LONG / 2, "nobody was woken");
+        assert!(began.elapsed() < LONG / 2, "the waiter was not woken");
         woken.0
     });
-    assert!(quickest < Duration::from_millis(60), "it took {quickest:?}, which is no push");
+    assert!(quickest < Duration::from_millis(60), "it took {quickest:?}, so it was found by polling");
 }
 
 #[test]
-fn a_hint_that_comes_before_the_commit_can_be_seen_is_not_the_last_look() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+fn a_hint_that_comes_before_the_commit_is_visible_is_followed_by_another_check() {
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let quickest = best(|| {
         let woken = slept(&watch, folder.path(), |is_there| {
             write(folder.path(), "registry.db-wal");
@@ -75,12 +79,14 @@ fn a_hint_that_comes_before_the_commit_can_be_seen_is_not_the_last_look() {
         });
         woken.0
     });
-    assert!(quickest < Duration::from_millis(60), "it took {quickest:?} after the commit could be seen");
+    assert!(quickest < Duration::from_millis(60), "it took {quickest:?} after the commit was visible");
 }
 
 #[test]
-fn a_hint_that_one_wait_was_too_short_for_is_not_lost_to_the_next() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+fn a_hint_at_the_end_of_one_wait_is_not_lost_for_the_next() {
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let quickest = best(|| {
         // The first wait ends between the hint and the commit.
         thread::scope(|scope| {
@@ -98,24 +104,30 @@ fn a_hint_that_one_wait_was_too_short_for_is_not_lost_to_the_next() {
 }
 
 #[test]
-fn what_is_not_pushed_is_found_by_looking() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+fn a_commit_without_a_hint_is_found_by_polling() {
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let quickest = best(|| slept(&watch, folder.path(), |is_there| is_there.store(true, Ordering::SeqCst)).0);
-    assert!(quickest < LOOK_PUSHED + Duration::from_millis(200), "it took {quickest:?}");
+    assert!(quickest < CHECK_WATCHED + Duration::from_millis(200), "it took {quickest:?}");
 }
 
 #[test]
-fn without_a_watcher_everybody_looks() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+fn without_a_watched_folder_waiters_poll() {
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     let nowhere = folder.path().join("nowhere");
     let quickest = best(|| slept(&watch, &nowhere, |is_there| is_there.store(true, Ordering::SeqCst)).0);
     assert!(matches!(*lock(&watch.watcher), Watcher::Refused));
-    assert!(quickest < LOOK_ALONE * 4, "it took {quickest:?}");
+    assert!(quickest < CHECK_UNWATCHED * 4, "it took {quickest:?}");
 }
 
 #[test]
-fn a_folder_that_goes_away_is_looked_for_instead() {
-    let (_alone, outer, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+fn after_the_folder_is_removed_waiters_poll() {
+    let _alone = alone();
+    let outer = TempDir::new().unwrap();
+    let watch = Watch::default();
     let folder = outer.path().join("threads");
     fs::create_dir(&folder).unwrap();
     slept(&watch, &folder, |is_there| {
@@ -123,16 +135,18 @@ fn a_folder_that_goes_away_is_looked_for_instead() {
         fs::remove_dir(&folder).unwrap();
     });
     let quickest = best(|| slept(&watch, &folder, |is_there| is_there.store(true, Ordering::SeqCst)).0);
-    assert!(quickest < LOOK_ALONE * 4, "it took {quickest:?}");
+    assert!(quickest < CHECK_UNWATCHED * 4, "it took {quickest:?}");
 }
 
 #[test]
-fn looking_wakes_nobody_and_other_files_neither() {
-    let (_alone, folder, watch) = (alone(), TempDir::new().unwrap(), Watch::default());
+fn neither_reading_nor_other_files_wake_a_waiter() {
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    let watch = Watch::default();
     write(folder.path(), "registry.db-wal");
-    let mut looks = 0;
+    let mut checks = 0;
     let look = || {
-        looks += 1;
+        checks += 1;
         // What reading does: opening, locking, reading.
         let file = fs::File::open(folder.path().join("registry.db-wal")).unwrap();
         file.lock_shared().unwrap();
@@ -141,11 +155,11 @@ fn looking_wakes_nobody_and_other_files_neither() {
         Ok(false)
     };
     watch.wait(folder.path(), Duration::from_millis(1_600), look).unwrap();
-    assert!(looks <= 6, "{looks} looks in 1.6 s");
+    assert!(checks <= 6, "{checks} checks in 1.6 s");
 }
 
 #[test]
-fn nothing_is_left_open_and_nobody_left_running() {
+fn no_descriptor_and_no_thread_is_left() {
     let _alone = alone();
     let count = |folder: &str, is: fn(&Path) -> bool| {
         fs::read_dir(folder).unwrap().flatten().filter(|entry| is(&entry.path())).count()
@@ -167,12 +181,12 @@ fn nothing_is_left_open_and_nobody_left_running() {
                 scope.spawn(|| watch.wait(folder.path(), Duration::from_millis(5), || Ok(false)).unwrap());
             }
         });
-        // A thread gives itself its name, which may be after everybody has stopped waiting.
+        // A thread sets its own name, which may be after all waiters have stopped.
         let began = Instant::now();
         while threads() == before.1 && began.elapsed() < Duration::from_secs(5) {
             thread::yield_now();
         }
-        assert_eq!((descriptors(), threads()), (before.0 + 1, before.1 + 1), "one for all who wait");
+        assert_eq!((descriptors(), threads()), (before.0 + 1, before.1 + 1), "one for all waiters");
     }
     assert_eq!((descriptors(), threads()), before);
 }

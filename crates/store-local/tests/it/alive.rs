@@ -1,4 +1,4 @@
-//! Beats on disk: a time in the owner's own file, that can be lost or spoiled at the cost of a little time that is not counted.
+//! Heartbeats on disk: a time in the owner's own file; a lost or damaged one only costs a little uncounted time.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use selvedge_store::Leases;
 use crate::support::Home;
 
 #[test]
-fn a_beat_that_was_spoiled_is_none_and_the_next_one_stands_in_its_place() {
+fn a_damaged_heartbeat_is_ignored_and_the_next_one_replaces_it() {
     let home = Home::new();
     let store = home.open();
     let file = home.threads().join("owners").join(store.owner().as_str());
@@ -21,7 +21,7 @@ fn a_beat_that_was_spoiled_is_none_and_the_next_one_stands_in_its_place() {
         assert_eq!(store.last_beat(store.owner()).unwrap(), None, "{spoiled:.30}");
     }
     fs::write(&file, "").unwrap();
-    // Each is as long as the other, so that nothing of a longer one is left behind a shorter one.
+    // All have the same length, so that no bytes of an earlier one remain.
     for beat in [at("2026-11-16T12:00:00.123456Z"), at("2026-11-16T12:00:01Z")] {
         store.beat(beat).unwrap();
         assert_eq!(store.last_beat(store.owner()).unwrap(), Some(beat));

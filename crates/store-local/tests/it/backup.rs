@@ -1,4 +1,4 @@
-//! Backups of live stores, and what is made of them elsewhere.
+//! Backups of live stores, and restoring them.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::erase::with_blob;
 use crate::support::{Home, birth, id, options, says, thread_with};
 
-/// Restores a backup of which everything is sound.
+/// Restores a backup without failures.
 fn restore(backup: &Path, home: &Home) -> Result<TempDir, selvedge_store::Error> {
     let (folder, restored) = restore_some(backup, home)?;
     assert!(restored.bad.is_empty() && !restored.is_rebuilt, "{restored:?}");
@@ -49,7 +49,7 @@ impl Drop for Stop<'_> {
 fn assert_sound(store: &LocalStore, thread: &ThreadId) -> u64 {
     let verdict = store.verify(thread, &mut |_| {}).unwrap();
     assert_eq!(verdict.judgement.finding, Finding::Sound, "{thread}");
-    assert_eq!(verdict.healed_bytes, 0, "{thread}: the transcript alone holds everything");
+    assert_eq!(verdict.healed_bytes, 0, "{thread}: the transcript alone is complete");
     verdict.judgement.unchanged_up_to.unwrap()
 }
 
@@ -69,7 +69,9 @@ fn a_backup_made_while_four_threads_are_written_restores_and_verifies() {
         let _stop = Stop(&stop);
         let handles = [&store, &other];
         for (index, thread) in threads.iter().enumerate() {
-            let (handle, acked, stop) = (handles[index % 2], &acked[index], &stop);
+            let handle = handles[index % 2];
+            let acked = &acked[index];
+            let stop = &stop;
             scope.spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
                     let part = Part::new(thread.clone(), Expect::Any, says(&"x".repeat(300)));
@@ -80,7 +82,7 @@ fn a_backup_made_while_four_threads_are_written_restores_and_verifies() {
         for round in 0..rounds {
             let before: Vec<_> = acked.iter().map(|version| version.load(Ordering::SeqCst)).collect();
             let folder = target.path().join(round.to_string());
-            // Somebody who only looks, and can sign.
+            // A read-only handle that can sign.
             let reader = LocalStore::open(home.options(Access::ReadOnly)).unwrap();
             reader.backup(&folder, &mut |_, _| {}).unwrap();
             let restored = restore(&folder, &home).unwrap();
@@ -116,12 +118,12 @@ fn a_backup_has_blobs_manifests_tombstones_and_epochs() {
     assert!(
         threads.join("tombstones/gone.json").exists() && threads.join(thread.folder()).join("thread.json").exists()
     );
-    assert!(copy.acquire(&thread, Acquire::default()).unwrap().epoch > lease.epoch, "epochs go on");
+    assert!(copy.acquire(&thread, Acquire::default()).unwrap().epoch > lease.epoch, "epochs continue");
     copy.close().unwrap();
 }
 
 #[test]
-fn a_backup_is_written_over_nothing_and_laid_over_nothing() {
+fn a_backup_never_overwrites_and_a_restore_never_overwrites() {
     let home = Home::new();
     let store = home.open();
     thread_with(&store, "tea", &["one"]);
@@ -150,21 +152,21 @@ fn an_unfinished_or_foreign_backup_restores_nothing() {
     store.backup(&backup, &mut |_, _| {}).unwrap();
     store.close().unwrap();
     let stranger = Home::new();
-    assert_eq!(restore(&backup, &stranger).unwrap_err().code(), "untrusted_key", "nobody here trusts that key");
+    assert_eq!(restore(&backup, &stranger).unwrap_err().code(), "untrusted_key", "the key is not trusted here");
     let path = backup.join("backup.json");
     let good = fs::read_to_string(&path).unwrap();
     fs::write(&path, good.replacen("\"blobs\": 1", "\"blobs\": 2", 1)).unwrap();
     assert_ne!(fs::read_to_string(&path).unwrap(), good);
-    assert_eq!(restore(&backup, &home).unwrap_err().code(), "integrity", "a signature that does not hold is none");
+    assert_eq!(restore(&backup, &home).unwrap_err().code(), "integrity", "an invalid signature");
     fs::write(&path, good).unwrap();
     restore(&backup, &home).unwrap();
     fs::remove_file(path).unwrap();
     assert_eq!(restore(&backup, &home).unwrap_err().code(), "store_unusable");
 }
 
-/// One blob or one log that went bad on the backup's disk once made the whole backup worthless.
+/// One damaged blob or log on the backup's disk once made the whole backup worthless.
 #[test]
-fn what_went_bad_in_a_backup_is_left_out_and_all_else_is_restored() {
+fn damaged_parts_of_a_backup_are_left_out_and_the_rest_is_restored() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     let other = thread_with(&store, "other", &["one"]);
@@ -183,20 +185,20 @@ fn what_went_bad_in_a_backup_is_left_out_and_all_else_is_restored() {
         let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
         assert_sound(&copy, &other);
         look(&copy, &restored);
-        // Whatever was left out, what is there can be gone on with.
+        // Whatever was left out, the restored threads can continue.
         copy.commit(Batch::of(Part::new(other.clone(), Expect::Exact(1), says("on")))).unwrap();
         copy.close().unwrap();
         fs::write(path, good).unwrap();
     };
     flipped(&folder.join("blobs").join(blob.to_string()), &|copy, restored| {
         assert_eq!((restored.bad.len(), restored.bad[0].blob, restored.threads), (1, Some(blob), 2));
-        assert_eq!(copy.head(&thread).unwrap().version, 2, "its thread is there");
+        assert_eq!(copy.head(&thread).unwrap().version, 2, "its thread is restored");
         assert_eq!(copy.blob(&thread, &blob).unwrap_err().code(), "blob_not_found");
     });
     flipped(&folder.join("transcript.jsonl"), &|copy, restored| {
         assert_eq!((&restored.bad[0].thread_id, restored.bad[0].blob, restored.threads), (&thread, None, 1));
         assert!(restored.bad[0].why.contains("damaged"), "{restored:?}");
-        assert_eq!(copy.head(&thread).unwrap_err().code(), "thread_not_found", "and can be imported from elsewhere");
+        assert_eq!(copy.head(&thread).unwrap_err().code(), "thread_not_found", "it can be imported from elsewhere");
     });
     flipped(&backup.join("threads/registry.db"), &|copy, restored| {
         assert!(restored.is_rebuilt && restored.bad.is_empty(), "{restored:?}");
@@ -204,12 +206,12 @@ fn what_went_bad_in_a_backup_is_left_out_and_all_else_is_restored() {
     });
     fs::remove_dir_all(&folder).unwrap();
     let (_project, restored) = restore_some(&backup, &home).unwrap();
-    assert!(restored.bad[0].why.contains("is gone"), "{restored:?}");
+    assert!(restored.bad[0].why.contains("is missing"), "{restored:?}");
 }
 
 /// One damaged log once made every backup of its store fail.
 #[test]
-fn what_is_damaged_in_a_store_is_marked_in_its_backup_and_all_else_is_copied() {
+fn damaged_parts_of_a_store_are_listed_in_its_backup_and_the_rest_is_copied() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     let [other, gone, cut] = ["other", "gone", "cut"].map(|name| thread_with(&store, name, &["one", "two"]));
@@ -231,7 +233,7 @@ fn what_is_damaged_in_a_store_is_marked_in_its_backup_and_all_else_is_copied() {
     assert_eq!(bad, [(thread.as_str(), Some(blob), true), (gone.as_str(), None, false), (cut.as_str(), None, true)]);
     assert_eq!(fs::read(backup.join("threads/cut/transcript.jsonl")).unwrap(), log[..log.len() - 30], "as it is");
     let listed: serde_json::Value = serde_json::from_slice(&fs::read(backup.join("backup.json")).unwrap()).unwrap();
-    assert_eq!(listed["bad"].as_array().unwrap().len(), 3, "the backup's own list says so");
+    assert_eq!(listed["bad"].as_array().unwrap().len(), 3, "the backup lists them");
     let (project, restored) = restore_some(&backup, &home).unwrap();
     assert_eq!((restored.bad.len(), restored.threads), (3, 2));
     let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
@@ -257,14 +259,15 @@ fn a_log_that_cannot_be_read_is_left_out_and_a_backup_that_cannot_be_written_fai
     assert_eq!((restored.threads, &restored.bad[0].thread_id), (1, &one));
     fs::remove_dir(home.transcript(&one)).unwrap();
     fs::write(home.transcript(&one), log).unwrap();
-    // A disk that is full is no damage of the store: nothing is called a backup.
+    // A full disk is not damage of the store: no backup is created.
     let mut failed = 0;
     for after in 0..12 {
         let left = Arc::new(std::sync::atomic::AtomicI64::new(after));
         let error = std::io::ErrorKind::StorageFull;
         let mut options = home.options(Access::ReadOnly);
         options.disk = Arc::new(crate::world::Failing { what: "write", left, error });
-        let (folder, partial) = (target.path().join(format!("full-{after}")), format!("full-{after}.partial"));
+        let folder = target.path().join(format!("full-{after}"));
+        let partial = format!("full-{after}.partial");
         match LocalStore::open(options).unwrap().backup(&folder, &mut |_, _| {}) {
             Ok(made) => assert_eq!(made.bad, []),
             Err(error) => {
@@ -278,7 +281,7 @@ fn a_log_that_cannot_be_read_is_left_out_and_a_backup_that_cannot_be_written_fai
 }
 
 #[test]
-fn whoever_has_only_the_public_key_makes_a_backup_that_restores() {
+fn a_backup_made_without_the_private_key_can_be_restored() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     store.close().unwrap();
@@ -294,32 +297,34 @@ fn whoever_has_only_the_public_key_makes_a_backup_that_restores() {
     assert_eq!(copy.blob(&thread, &blob).unwrap(), b"secret");
     copy.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(2), says("on")))).unwrap();
     copy.close().unwrap();
-    // Its logs are believed because they are signed, not because they are in it.
+    // Its logs are trusted because they are signed, not because they are in it.
     let stranger = Home::new();
     let (_project, restored) = restore_some(&backup, &stranger).unwrap();
     assert_eq!((restored.threads, restored.bad.len()), (0, 1));
 }
 
 #[test]
-fn a_backup_that_was_cut_short_is_begun_anew_and_nothing_else_is_removed() {
+fn an_interrupted_backup_is_started_over_and_nothing_else_is_removed() {
     let home = Home::new();
     let (store, _, _) = with_blob(&home);
     store.close().unwrap();
     let target = tempfile::tempdir().unwrap();
-    let (backup, partial) = (target.path().join("b"), target.path().join("b.partial"));
+    let backup = target.path().join("b");
+    let partial = target.path().join("b.partial");
     fs::create_dir_all(partial.join("threads/left/blobs")).unwrap();
     fs::write(partial.join("threads/left/transcript.jsonl"), "half").unwrap();
     fs::write(partial.join("backup.lock"), "").unwrap();
     home.read_only().backup(&backup, &mut |_, _| {}).unwrap();
     assert!(!partial.exists() && !backup.join("threads/left").exists() && !backup.join("backup.lock").exists());
     restore(&backup, &home).unwrap();
-    let (other, strange) = (target.path().join("c"), target.path().join("c.partial"));
+    let other = target.path().join("c");
+    let strange = target.path().join("c.partial");
     fs::create_dir(&strange).unwrap();
     fs::write(strange.join("mine"), "").unwrap();
     let refused = home.read_only().backup(&other, &mut |_, _| {}).unwrap_err();
     assert_eq!(refused.code(), "store_unusable");
-    assert!(strange.join("mine").exists(), "what no backup left is not touched");
-    // Two at once: the second does not take away what the first writes.
+    assert!(strange.join("mine").exists(), "files of no backup are not changed");
+    // Two at once: the second does not remove what the first writes.
     let third = target.path().join("d");
     let mut second = None;
     home.read_only()
@@ -329,7 +334,7 @@ fn a_backup_that_was_cut_short_is_begun_anew_and_nothing_else_is_removed() {
     restore(&third, &home).unwrap();
 }
 
-/// Not a test by itself: what the killed processes do.
+/// Not a test by itself: the work of the killed processes.
 #[test]
 fn child() {
     let Ok(project) = std::env::var("SELVEDGE_TEST_BACKUP") else { return };
@@ -338,7 +343,8 @@ fn child() {
     match std::env::var("SELVEDGE_TEST_SOURCE") {
         Ok(source) => {
             let signer = selvedge_log::Signer::from_pem(&pem).unwrap();
-            let (trust, disk) = (selvedge_log::Trust::of(&[signer.public()]), Arc::new(RealDisk));
+            let trust = selvedge_log::Trust::of(&[signer.public()]);
+            let disk = Arc::new(RealDisk);
             LocalStore::restore(source.as_ref(), target.as_ref(), &trust, Some(signer), disk, &mut |_, _| {}).unwrap();
         }
         Err(_) => {
@@ -363,13 +369,14 @@ fn run_and_kill(home: &Home, target: &Path, source: Option<&Path>, after: std::t
 }
 
 #[test]
-fn a_backup_or_restore_killed_at_any_moment_is_whole_or_recognised() {
+fn a_backup_or_restore_killed_at_any_moment_is_complete_or_recognised() {
     let home = Home::new();
     let (store, thread, _) = with_blob(&home);
     (0..8).for_each(|n| drop(thread_with(&store, &format!("more-{n}"), &["one", "two"])));
     store.close().unwrap();
     let target = tempfile::tempdir().unwrap();
-    let (mut finished, mut cut) = (None, 0);
+    let mut finished = None;
+    let mut cut = 0;
     for round in 0..24 {
         let folder = target.path().join(round.to_string());
         run_and_kill(&home, &folder, None, std::time::Duration::from_millis(round * 3));
@@ -387,7 +394,7 @@ fn a_backup_or_restore_killed_at_any_moment_is_whole_or_recognised() {
             }
         }
     }
-    assert!(cut > 0, "none was cut short");
+    assert!(cut > 0, "none was interrupted");
     let finished = finished.unwrap_or_else(|| {
         home.read_only().backup(&target.path().join("whole"), &mut |_, _| {}).unwrap();
         target.path().join("whole")
@@ -396,7 +403,8 @@ fn a_backup_or_restore_killed_at_any_moment_is_whole_or_recognised() {
         let project = tempfile::tempdir().unwrap();
         run_and_kill(&home, project.path(), Some(&finished), std::time::Duration::from_millis(round * 3));
         if LocalStore::open(options(project.path(), home.pem(), Access::ReadOnly)).is_err() {
-            let (trust, disk) = (home.trust(), Arc::new(RealDisk));
+            let trust = home.trust();
+            let disk = Arc::new(RealDisk);
             LocalStore::restore(&finished, project.path(), &trust, Some(home.signer()), disk, &mut |_, _| {}).unwrap();
         }
         let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
@@ -406,7 +414,7 @@ fn a_backup_or_restore_killed_at_any_moment_is_whole_or_recognised() {
 }
 
 #[test]
-fn a_thread_deleted_while_its_store_is_copied_is_deleted_in_the_copy() {
+fn a_thread_deleted_during_a_backup_is_deleted_in_the_copy() {
     let home = Home::new();
     let store = home.open();
     let threads: Vec<_> = (0..3).map(|n| thread_with(&store, &format!("thread-{n}"), &["one"])).collect();
@@ -430,7 +438,7 @@ fn a_thread_deleted_while_its_store_is_copied_is_deleted_in_the_copy() {
 }
 
 #[test]
-fn a_backup_keeps_nothing_that_was_erased_while_it_was_made() {
+fn a_backup_has_nothing_that_was_erased_while_it_was_made() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     thread_with(&store, "other", &["one"]);
@@ -451,13 +459,13 @@ fn a_backup_keeps_nothing_that_was_erased_while_it_was_made() {
     assert_sound(&copy, &thread);
 }
 
-/// The folder that holds the backup could not be synced, and its name was said to be durable all the same.
+/// The folder that holds the backup could not be synced, and its name was reported as durable all the same.
 #[test]
-fn a_backup_is_not_said_to_be_made_when_a_folder_of_it_could_not_be_synced() {
+fn a_backup_fails_when_one_of_its_folders_can_not_be_synced() {
     let home = Home::new();
     let store = home.open();
     thread_with(&store, "kept-0123456789ab", &["one", "two"]);
-    // Nothing is left for the worker of the next one, whose syncs would be counted too.
+    // Nothing is left for the worker of the next store, whose syncs would be counted too.
     store.close().unwrap();
     let left = Arc::new(AtomicI64::new(i64::MAX));
     let failing = crate::world::Failing { what: "folder sync once", left: left.clone(), error: io::ErrorKind::Other };
@@ -478,5 +486,5 @@ fn a_backup_is_not_said_to_be_made_when_a_folder_of_it_could_not_be_synced() {
         syncs += 1;
     }
     assert!(syncs >= 5 && left.load(Ordering::SeqCst) <= syncs, "{syncs}");
-    assert_eq!(left.load(Ordering::SeqCst), 0, "as many as there are, the one above it among them");
+    assert_eq!(left.load(Ordering::SeqCst), 0, "every folder was synced, the parent included");
 }

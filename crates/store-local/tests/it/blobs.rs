@@ -1,7 +1,7 @@
-//! The blobs that a log names: those of an import as well as those of messages, missed wherever somebody looks.
+//! The blobs that a log names: those of an import as well as those of messages; a missing one is found by every check.
 //!
-//! An import keeps the bytes of its file as blobs that only its record names. They could be deleted or changed, and everything
-//! that checked a thread called it sound.
+//! An import keeps the bytes of its file as blobs that only its record names. They could be deleted or changed, and every check of the
+//! thread reported it as sound.
 
 use std::fs;
 use std::io::{BufRead, Cursor};
@@ -28,7 +28,7 @@ impl Source for Text {
     }
 }
 
-/// A thread that was imported; one of its blobs holds the head of the file, the other what is behind it.
+/// An imported thread; one of its blobs has the head of the file, the other the rest.
 fn imported(home: &Home) -> (ThreadId, Vec<Digest>) {
     let store = home.open();
     let file = Text(concat!(
@@ -55,7 +55,7 @@ fn look(home: &Home, depth: Depth) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_blob_that_only_an_import_names_is_missed_by_everybody_who_looks() {
+fn a_missing_blob_that_only_an_import_names_is_found_by_every_check() {
     let home = Home::new();
     let (thread, blobs) = imported(&home);
     let sound = home.read_only().verify(&thread, &mut |_| {}).unwrap();
@@ -80,18 +80,18 @@ fn a_blob_that_only_an_import_names_is_missed_by_everybody_who_looks() {
         let writer = home.open();
         let refused = writer.repair(&thread, selvedge_store_local::Repair::default()).unwrap_err();
         writer.close().unwrap();
-        assert_eq!(refused.code(), "blob_damaged", "what can't be mended is not called sound");
+        assert_eq!(refused.code(), "blob_damaged", "a thread that can't be repaired is not reported as sound");
         let mut changed = content.clone();
         changed[40] ^= 1;
         fs::write(&path, changed).unwrap();
-        assert_eq!(store.verify(&thread, &mut |_| {}).unwrap().bad_blobs[0].why, "is not what its name says");
+        assert_eq!(store.verify(&thread, &mut |_| {}).unwrap().bad_blobs[0].why, "does not match its name");
         assert_eq!(look(&home, Depth::Whole), ["blob_damaged"]);
         fs::write(&path, content).unwrap();
     }
 }
 
 #[test]
-fn an_import_far_back_in_a_long_log_is_still_missed() {
+fn a_missing_blob_of_an_import_far_back_in_a_long_log_is_found() {
     let home = Home::new();
     let (thread, blobs) = imported(&home);
     let store = home.open();
@@ -107,7 +107,7 @@ fn an_import_far_back_in_a_long_log_is_still_missed() {
 }
 
 #[test]
-fn every_missing_changed_and_erased_blob_is_named() {
+fn every_missing_changed_and_erased_blob_is_reported() {
     let home = Home::new();
     let (thread, blobs) = imported(&home);
     let store = home.open();
@@ -129,7 +129,7 @@ fn an_archive_without_a_blob_that_its_log_names_is_refused() {
     let mut archive = Vec::new();
     assert_eq!(store.export(&thread, &mut archive).unwrap().blobs, 1);
     store.close().unwrap();
-    // The entry is taken out: a header, and a content of less than one block.
+    // The entry is removed: a header, and a content of less than one block.
     let name = format!("blobs/{blob}");
     let at = archive.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
     archive.drain(at..at + 1024);

@@ -1,4 +1,4 @@
-//! A thread as one file: the same bytes elsewhere, checked by whoever receives it, and nothing but that.
+//! A thread as one file: the same bytes in another store, verified by the importer, and nothing else.
 
 use std::fs;
 use std::io::{self, Cursor};
@@ -9,9 +9,9 @@ use selvedge_log::Trust;
 use selvedge_log::recovery::Finding;
 use selvedge_model::event::Recovery;
 use selvedge_model::{Batch, Changeset, Classify, Event, Expect, Part, Reason, ThreadId};
-use selvedge_store::archive::Arrival;
+use selvedge_store::archive::ImportOutcome;
 use selvedge_store::{Commit, Error, Ledger, Logs, Registry};
-use selvedge_store_local::disk::{Disk, DiskFile, How, RealDisk};
+use selvedge_store_local::disk::{Disk, DiskFile, OpenMode, RealDisk};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::support::{Home, id, says, signed_log, thread_with};
@@ -35,7 +35,7 @@ fn export(store: &LocalStore, thread: &ThreadId) -> Vec<u8> {
     archive
 }
 
-/// A store of somebody who has another key and trusts that of `home`.
+/// A store with another key that trusts that of `home`.
 fn elsewhere(home: &Home) -> (Home, LocalStore) {
     let there = Home::new();
     let mut options = there.options(Access::ReadWrite);
@@ -44,19 +44,19 @@ fn elsewhere(home: &Home) -> (Home, LocalStore) {
     (there, store)
 }
 
-fn import(store: &LocalStore, archive: &[u8]) -> Result<selvedge_store::archive::Arrived, Error> {
+fn import(store: &LocalStore, archive: &[u8]) -> Result<selvedge_store::archive::ImportReport, Error> {
     store.import(&mut Cursor::new(archive), true)
 }
 
 #[test]
-fn a_thread_arrives_byte_for_byte_and_verifies_with_only_the_public_key() {
+fn a_thread_is_imported_byte_for_byte_and_verifies_with_only_the_public_key() {
     let (home, thread, archive) = exported();
     let (there, store) = elsewhere(&home);
     let dry = store.import(&mut Cursor::new(&archive), false).unwrap();
-    assert_eq!((dry.arrival, dry.blobs), (Arrival::WouldImport, 2));
+    assert_eq!((dry.arrival, dry.blobs), (ImportOutcome::WouldImport, 2));
     assert!(matches!(store.head(&thread), Err(Error::NoThread(_))), "nothing was kept");
     let arrived = import(&store, &archive).unwrap();
-    assert_eq!((arrived.arrival, arrived.head.version), (Arrival::Imported, 2));
+    assert_eq!((arrived.arrival, arrived.head.version), (ImportOutcome::Imported, 2));
     let folder = |home: &Home| home.threads().join(thread.folder());
     for name in ["transcript.jsonl", "thread.json"] {
         assert_eq!(fs::read(folder(&home).join(name)).unwrap(), fs::read(folder(&there).join(name)).unwrap());
@@ -67,17 +67,17 @@ fn a_thread_arrives_byte_for_byte_and_verifies_with_only_the_public_key() {
     }
     let verdict = store.verify(&thread, &mut |_| {}).unwrap();
     assert_eq!(verdict.judgement.unchanged_up_to, Some(2));
-    assert_eq!(export(&store, &thread), archive, "and goes on from there as the same file");
-    assert_eq!(import(&store, &archive).unwrap().arrival, Arrival::Unchanged);
+    assert_eq!(export(&store, &thread), archive, "exported again it is the same file");
+    assert_eq!(import(&store, &archive).unwrap().arrival, ImportOutcome::Unchanged);
     let refused = store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("mine")))).unwrap_err();
     assert!(matches!(refused, Error::OtherSigner { .. }), "{refused}");
     store.close().unwrap();
-    // Rebuilding and what lies beside the threads stay as they should be.
+    // A rebuild does not change that, nor the other files.
     let left: Vec<_> = fs::read_dir(there.threads()).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
 }
 
-/// The machine's disk, on which something else happens once a folder was put in place.
+/// The machine's disk, with something that happens once after a folder is renamed.
 #[derive(Debug)]
 struct Meanwhile(Mutex<Option<Happens>>);
 
@@ -90,7 +90,7 @@ impl std::fmt::Debug for Happens {
 }
 
 impl Disk for Meanwhile {
-    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+    fn open(&self, path: &Path, how: OpenMode) -> io::Result<Box<dyn DiskFile>> {
         RealDisk.open(path, how)
     }
     fn make_folder(&self, path: &Path) -> io::Result<()> {
@@ -113,13 +113,14 @@ impl Disk for Meanwhile {
     }
 }
 
-/// The slower one found it known, and took away what the other had been told is there.
+/// The slower process found the thread indexed, and removed files that the other had been told exist.
 #[test]
-fn an_arrival_that_another_process_took_in_meanwhile_stays() {
+fn a_thread_that_another_process_imported_meanwhile_stays() {
     let (home, thread, archive) = exported();
     let (there, fast) = elsewhere(&home);
     let fast = Arc::new(fast);
-    let (other, bytes) = (fast.clone(), archive.clone());
+    let other = fast.clone();
+    let bytes = archive.clone();
     let happens = Happens(Box::new(move || _ = import(&other, &bytes).unwrap()));
     let mut options = there.options(Access::ReadWrite);
     options.trust = Trust::of(&[home.signer().public(), there.signer().public()]);
@@ -134,18 +135,19 @@ fn an_arrival_that_another_process_took_in_meanwhile_stays() {
 }
 
 #[test]
-fn the_same_key_goes_on_with_it() {
+fn the_same_key_can_continue_it() {
     let (home, thread, archive) = exported();
     let store = home.open();
     let longer = store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("three")))).unwrap();
     assert_eq!(longer.versions[0].1, 3);
-    assert!(matches!(import(&store, &archive), Err(Error::Exists(_))), "a shorter one takes nothing away");
+    assert!(matches!(import(&store, &archive), Err(Error::Exists(_))), "a shorter one removes nothing");
     store.delete(&thread).unwrap();
-    assert!(matches!(import(&store, &archive), Err(Error::Deleted(_))), "what was deleted does not come back");
+    assert!(matches!(import(&store, &archive), Err(Error::Deleted(_))), "a deleted thread does not come back");
     drop(store);
     let there = Home::new();
     let mut options = there.options(Access::ReadWrite);
-    (options.trust, options.signer) = (home.trust(), Some(home.signer()));
+    options.trust = home.trust();
+    options.signer = Some(home.signer());
     let store = LocalStore::open(options).unwrap();
     import(&store, &archive).unwrap();
     assert_eq!(store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, says("on")))).unwrap().versions[0].1, 3);
@@ -181,18 +183,18 @@ fn every_changed_byte_of_an_archive_is_refused_or_changes_nothing() {
     drop(there);
 }
 
-/// One entry with any path and kind, as a hostile archive has it.
-/// Judges an archive where there is no store.
+/// One entry with any path and kind, as a hostile archive has it. Verifies an archive without a store.
 fn check(archive: &[u8], home: &Home) -> Result<selvedge_store::verify::Verdict, Error> {
     let trust = Trust::of(&[home.signer().public()]);
     selvedge_store::archive::verify_archive(&mut Cursor::new(archive), &trust, &mut |_| {}).map(|(verdict, _)| verdict)
 }
 
 #[test]
-fn an_archive_is_judged_without_a_store_as_it_is_with_one() {
+fn an_archive_is_verified_without_a_store_as_it_is_with_one() {
     let (home, thread, archive) = exported();
     let store = home.open();
-    let (here, there) = (store.verify(&thread, &mut |_| {}).unwrap(), check(&archive, &home).unwrap());
+    let here = store.verify(&thread, &mut |_| {}).unwrap();
+    let there = check(&archive, &home).unwrap();
     assert_eq!(there.judgement.finding, Finding::Sound);
     assert_eq!(
         (there.lines, there.bytes, there.signers, there.head),
@@ -213,7 +215,7 @@ fn an_archive_is_judged_without_a_store_as_it_is_with_one() {
 }
 
 #[test]
-fn a_blob_that_an_archive_lacks_or_has_changed_is_named() {
+fn a_blob_that_is_missing_or_changed_in_an_archive_is_reported() {
     use selvedge_model::message::Block;
     use selvedge_model::{Changeset, Message, Reason, Role};
     let home = Home::new();
@@ -233,8 +235,8 @@ fn a_blob_that_an_archive_lacks_or_has_changed_is_named() {
         Finding::Blob { blob: bad, version: 2, why } if bad == blob => why,
         other => panic!("{other:?}"),
     };
-    assert_eq!(why(&changed), "is not what its name says");
-    // The header of the blob is the one before its content.
+    assert_eq!(why(&changed), "does not match its name");
+    // The header of the blob is right before its content.
     let header = at / 512 * 512 - 512;
     let without = [&archive[..header], &archive[header + 1024..]].concat();
     assert_eq!(why(&without), "is missing");
@@ -258,7 +260,7 @@ fn entry(path: &str, kind: u8, content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn tricks_with_paths_links_and_doubles_are_refused_and_nothing_is_left() {
+fn tricks_with_paths_links_and_duplicates_are_refused_and_nothing_is_left() {
     let (home, thread, archive) = exported();
     let (there, store) = elsewhere(&home);
     let body = &archive[..archive.len() - 1024];
@@ -285,7 +287,7 @@ fn tricks_with_paths_links_and_doubles_are_refused_and_nothing_is_left() {
             assert!(!before.exists() && !there.threads().join(&folder).exists(), "{what}");
         }
     }
-    // A size that promises more than there is.
+    // A size larger than the archive.
     let mut huge = entry(&format!("{folder}/transcript.jsonl"), b'0', b"");
     huge[124..136].copy_from_slice(b"77777777777\0");
     huge[148..156].copy_from_slice(b"        ");
@@ -298,17 +300,17 @@ fn tricks_with_paths_links_and_doubles_are_refused_and_nothing_is_left() {
 }
 
 #[test]
-fn an_arrival_that_was_cut_short_is_tidied_or_taken_in() {
+fn an_interrupted_import_is_removed_or_indexed() {
     let (home, thread, archive) = exported();
     let (there, store) = elsewhere(&home);
-    // Killed before anything was put in place, by an owner that is dead.
+    // Killed before anything was moved into place, by an owner that is dead.
     let staged = there.threads().join(".arriving-00112233445566778899aabbccddeeff-0123456789ab");
     fs::create_dir(&staged).unwrap();
     // Killed when the folder was in place and not indexed.
     let folder = there.threads().join(thread.folder());
     fs::create_dir(&folder).unwrap();
     fs::copy(home.transcript(&thread), folder.join("transcript.jsonl")).unwrap();
-    assert_eq!(import(&store, &archive).unwrap().arrival, Arrival::Imported);
+    assert_eq!(import(&store, &archive).unwrap().arrival, ImportOutcome::Imported);
     assert!(!staged.exists());
     assert_eq!(store.verify(&thread, &mut |_| {}).unwrap().judgement.unchanged_up_to, Some(2));
 }
@@ -326,7 +328,7 @@ fn a_very_long_id_still_fits() {
 }
 
 #[test]
-fn a_stranger_unpacks_it_with_tar() {
+fn it_can_be_unpacked_with_tar() {
     let (home, thread, archive) = exported();
     let file = home.folder.path().join("archive.tar");
     fs::write(&file, &archive).unwrap();
@@ -342,7 +344,7 @@ fn a_stranger_unpacks_it_with_tar() {
     assert_eq!(fs::read(folder.join("transcript.jsonl")).unwrap(), fs::read(home.transcript(&thread)).unwrap());
     let key = folder.join("keys").join(format!("{}.pem", home.signer().fingerprint()));
     assert_eq!(fs::read_to_string(key).unwrap(), home.signer().public().to_pem());
-    // Packed again by tar itself, in whatever order and with whatever it adds, it is still taken.
+    // Packed again by tar itself, in any order and with anything it adds, it is still accepted.
     let again = home.folder.path().join("again.tar");
     let packed = std::process::Command::new("tar")
         .args(["--format=ustar", "-cf"])
@@ -353,12 +355,12 @@ fn a_stranger_unpacks_it_with_tar() {
         .status();
     assert!(packed.unwrap().success());
     let (_there, store) = elsewhere(&home);
-    assert_eq!(import(&store, &fs::read(&again).unwrap()).unwrap().arrival, Arrival::Imported);
+    assert_eq!(import(&store, &fs::read(&again).unwrap()).unwrap().arrival, ImportOutcome::Imported);
 }
 
-/// A folder of such a name kept every process from writing until it was moved away by hand.
+/// A folder of such a name blocked every writer until it was moved away by hand.
 #[test]
-fn a_thread_whose_folder_would_stand_where_the_store_keeps_a_file_is_refused() {
+fn a_thread_whose_folder_would_collide_with_a_file_of_the_store_is_refused() {
     let home = Home::new();
     let store = home.open();
     for name in ["registry.db-journal", "registry.db.new", "store.json", "commit.lock", "owners", "search.db-wal"] {
@@ -374,7 +376,7 @@ fn a_thread_whose_folder_would_stand_where_the_store_keeps_a_file_is_refused() {
 }
 
 #[test]
-fn what_a_thread_was_offered_to_call_goes_along() {
+fn the_capabilities_of_a_thread_are_included() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -385,7 +387,7 @@ fn what_a_thread_was_offered_to_call_goes_along() {
     let page = |home: &Home| fs::read(home.threads().join(thread.folder()).join("capabilities.md")).unwrap();
     assert_eq!(page(&there), page(&home));
     assert_eq!(export(&arrived, &thread), archive, "exported again it is the same file");
-    // A page that was changed is refused by whoever receives it, and named by whoever only checks it.
+    // A changed file is refused by an import, and reported by a verification.
     let at = archive.windows(7).position(|part| part == b"# Tools").unwrap();
     let mut changed = archive.clone();
     changed[at + 2] = b'F';
@@ -395,10 +397,10 @@ fn what_a_thread_was_offered_to_call_goes_along() {
     assert!(matches!(&finding, Finding::Contradicted { by, .. } if by == "capabilities.md"), "{finding:?}");
 }
 
-/// A parent with an account, its child with one, and what each posts to the other's: in whatever order they arrive, the accounts are
-/// what they were, and until all are here it is said which are not whole.
+/// A parent with an account, its child with one, and what each posts to the other's: imported in any order, the accounts are the same, and
+/// until all logs are present the incomplete ones are reported.
 #[test]
-fn a_family_that_arrives_in_any_order_has_its_true_budget() {
+fn a_family_imported_in_any_order_has_the_right_budget() {
     let (home, threads) = crate::family::with_budgets();
     let store = home.open();
     let archives: Vec<_> = threads.iter().map(|thread| export(&store, thread)).collect();
@@ -415,9 +417,9 @@ fn a_family_that_arrives_in_any_order_has_its_true_budget() {
     }
 }
 
-/// What nobody vouches for is told, so that nobody takes it for checked.
+/// Content that no signature covers is reported, so that it is not taken for verified.
 #[test]
-fn what_an_archive_has_beyond_its_log_is_said() {
+fn content_of_an_archive_beyond_its_log_is_reported() {
     let (home, _, archive) = exported();
     let verdict = check(&archive, &home).unwrap();
     assert_eq!((verdict.unnamed_blobs.len(), verdict.trailing_bytes), (2, 0), "its blobs are named by no message");
@@ -431,7 +433,7 @@ fn what_an_archive_has_beyond_its_log_is_said() {
 }
 
 #[test]
-fn an_archive_whose_folder_is_called_otherwise_than_its_thread_is_refused() {
+fn an_archive_whose_folder_has_another_name_than_its_thread_is_refused() {
     let home = Home::new();
     let store = home.open();
     let log = signed_log(&home.signer(), &id("scribe-0123456789ab"), vec![says("hello")]);
@@ -448,9 +450,9 @@ fn an_archive_whose_folder_is_called_otherwise_than_its_thread_is_refused() {
     }
 }
 
-/// What a verifier accepts a store accepts; the version after the last one is refused and does not come round.
+/// A store accepts what a verifier accepts; the version after the last possible one is refused and does not wrap around.
 #[test]
-fn a_log_at_the_last_version_there_can_be_is_taken_in_and_ends_there() {
+fn a_log_at_the_last_possible_version_is_imported_and_ends_there() {
     let home = Home::new();
     let store = home.open();
     let thread = id("scribe-0123456789ab");
@@ -476,14 +478,14 @@ fn a_log_at_the_last_version_there_can_be_is_taken_in_and_ends_there() {
     assert_eq!(home.read_only().get(&thread).unwrap().version, last);
 }
 
-/// It is as it was signed, and nothing is added to what is not understood.
+/// It is unchanged since it was signed, and nothing is appended to a log that is not understood.
 #[test]
-fn a_log_that_is_not_understood_is_named_as_that_and_not_as_damaged() {
+fn a_log_that_is_not_understood_is_reported_as_that_and_not_as_damaged() {
     let home = Home::new();
     let thread = id("scribe-0123456789ab");
     let log = signed_log(&home.signer(), &thread, vec![says("hello")]);
     let text = String::from_utf8(log).unwrap();
-    // The birth alone, and a message of a role that is not known, signed over by hand.
+    // Its creation, and a message of an unknown role, signed by hand.
     let birth: String = text.split_inclusive('\n').take(2).collect();
     let message = text.lines().nth(2).unwrap().replace(r#""role":"user""#, r#""role":"oracle""#);
     let before = format!("{birth}{message}\n");
@@ -496,7 +498,11 @@ fn a_log_that_is_not_understood_is_named_as_that_and_not_as_damaged() {
     let sig = home.signer().sign(selvedge_log::keys::DOMAIN_CHECKPOINT, unsigned.as_bytes());
     let log = format!("{before}{unsigned},\"sig\":\"{sig}\"}}}}\n");
     let archive = [entry(&format!("{thread}/transcript.jsonl"), b'0', log.as_bytes()), vec![0; 1024]].concat();
-    let judged = check(&archive, &home).unwrap().judgement;
+    let verdict = check(&archive, &home).unwrap();
+    // Both signatures were checked, that of the line that is not understood included.
+    assert_eq!(verdict.signers, [(home.signer().fingerprint(), 2)]);
+    assert_eq!((verdict.lines, verdict.bytes), (4, log.len() as u64));
+    let judged = verdict.judgement;
     assert!(matches!(&judged.finding, Finding::Unread(at) if (at.line, at.version) == (3, 1)), "{judged:?}");
     assert_eq!(judged.unchanged_up_to, Some(1));
     let store = home.open();
@@ -504,7 +510,9 @@ fn a_log_that_is_not_understood_is_named_as_that_and_not_as_damaged() {
     let folder = home.threads().join(thread.folder());
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("transcript.jsonl"), &log).unwrap();
-    let verdict = store.verify(&thread, &mut |_| {}).unwrap().judgement;
+    let verdict = store.verify(&thread, &mut |_| {}).unwrap();
+    assert_eq!((verdict.signers, verdict.lines), (vec![(home.signer().fingerprint(), 2)], 4));
+    let verdict = verdict.judgement;
     assert!(matches!(verdict.finding, Finding::Unread(_)), "{verdict:?}");
     assert_eq!(verdict.unchanged_up_to, Some(1));
     assert!(store.repair(&thread, selvedge_store_local::Repair::default()).is_err());

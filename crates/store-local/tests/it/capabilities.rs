@@ -1,4 +1,4 @@
-//! `capabilities.md` is written once, whole, and signed for its thread alone.
+//! `capabilities.md` is written once, complete, and signed for its thread alone.
 
 use std::fs;
 use std::sync::Barrier;
@@ -12,10 +12,11 @@ use selvedge_store_local::{Access, Mended, Repair, doctor};
 use crate::support::{Home, id, thread_with};
 
 #[test]
-fn what_a_thread_may_call_is_signed_for_it_and_never_written_again() {
+fn capabilities_are_signed_for_their_thread_and_never_written_again() {
     let home = Home::new();
     let store = home.open();
-    let (one, other) = (thread_with(&store, "one", &[]), id("other"));
+    let one = thread_with(&store, "one", &[]);
+    let other = id("other");
     assert!(store.write_capabilities(&one, || "# First\n".to_owned()).unwrap());
     assert!(!store.write_capabilities(&one, || unreachable!("it is there")).unwrap());
     let bytes = fs::read(home.threads().join("one/capabilities.md")).unwrap();
@@ -40,9 +41,9 @@ fn a_link_in_its_place_is_refused_and_not_followed() {
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "mine");
 }
 
-/// Somebody widened the page by hand, and nobody noticed.
+/// The file was widened by hand, and no command noticed.
 #[test]
-fn a_page_that_was_edited_is_found_and_refused_until_it_is_set_aside() {
+fn an_edited_file_is_found_and_refused_until_it_is_moved_aside() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one", &["hello"]);
@@ -80,14 +81,14 @@ fn a_page_that_was_edited_is_found_and_refused_until_it_is_set_aside() {
 }
 
 #[test]
-fn of_many_who_run_a_thread_for_the_first_time_at_once_one_writes() {
+fn of_many_processes_that_first_run_a_thread_at_once_one_writes() {
     for _ in 0..8 {
         let home = Home::new();
         let one = thread_with(&home.open(), "one", &[]);
         let start = Barrier::new(8);
         let written: Vec<bool> = thread::scope(|scope| {
             let write = |worker: usize| {
-                // A process of its own, as far as the store can tell.
+                // Another process, as far as the store can tell.
                 let store = home.open();
                 start.wait();
                 store.write_capabilities(&one, || format!("# By {worker}\n")).unwrap()

@@ -1,11 +1,12 @@
-//! Every way to damage a log of a closed store: nothing is accepted, and what is still proven is said.
+//! Every kind of damage to a log of a closed store: nothing is accepted, and the versions that are still proven are reported.
 
 use std::fs;
 
 use selvedge_log::recovery::Finding;
-use selvedge_model::{Batch, Classify, Expect, Kind, Part, ThreadId};
+use selvedge_model::{AgentId, Batch, Changeset, Classify, Expect, Kind, Part, Reason, RunId, RunMeta, ThreadId};
 use selvedge_store::load::load;
 use selvedge_store::{Commit, Error};
+use selvedge_store_local::doctor::{Depth, examine};
 use selvedge_store_local::{Access, LocalStore, Repair};
 
 use crate::reindex::reindex;
@@ -31,20 +32,20 @@ impl Sample {
         Self { home, thread, bytes, ends }
     }
 
-    /// The finding for other bytes in the log's place, and the version up to which they are said to be unchanged.
+    /// The finding for other bytes in place of the log, and the version up to which they are reported as unchanged.
     fn judge(&self, store: &LocalStore, bytes: &[u8]) -> (Finding, Option<u64>) {
         fs::write(self.home.transcript(&self.thread), bytes).unwrap();
         let judgement = store.verify(&self.thread, &mut |_| {}).unwrap().judgement;
         (judgement.finding, judgement.unchanged_up_to)
     }
 
-    /// The newest version whose bytes are all as they were.
+    /// The newest version whose bytes are all unchanged.
     fn untouched(&self, bytes: &[u8]) -> Option<u64> {
         let same = bytes.iter().zip(&self.bytes).take_while(|(a, b)| a == b).count();
         self.ends.iter().rposition(|end| *end <= same).map(|version| version as u64)
     }
 
-    /// Nothing of `bytes` is accepted, by verification or by loading, and exactly the untouched versions are proven.
+    /// Nothing of `bytes` is accepted, by verification or by loading, and exactly the unchanged versions are proven.
     fn assert_refused(&self, store: &LocalStore, bytes: &[u8], what: &str) {
         let (finding, unchanged) = self.judge(store, bytes);
         assert_ne!(finding, Finding::Sound, "{what}");
@@ -60,7 +61,7 @@ impl Sample {
 }
 
 #[test]
-fn every_flipped_bit_is_found_and_named() {
+fn every_flipped_bit_is_found_and_located() {
     let sample = Sample::new();
     let store = sample.home.read_only();
     for at in 0..sample.bytes.len() {
@@ -155,7 +156,7 @@ fn an_append_to_a_damaged_log_never_signs_the_damage() {
     bytes[at] = b'O';
     fs::write(sample.home.transcript(&sample.thread), &bytes).unwrap();
     let store = sample.home.open();
-    // The saved hash continues what was signed, so an append neither hides nor adopts the change.
+    // The saved hash continues the signed bytes, so an append neither hides nor adopts the change.
     _ = store.commit(Batch::of(Part::new(sample.thread.clone(), Expect::Any, says("three"))));
     let judgement = store.verify(&sample.thread, &mut |_| {}).unwrap().judgement;
     assert!(matches!(&judgement.finding, Finding::Damaged(damage) if damage.version == 1), "{judgement:?}");
@@ -163,9 +164,9 @@ fn an_append_to_a_damaged_log_never_signs_the_damage() {
 }
 
 #[test]
-fn a_forged_saved_hash_is_not_believed() {
+fn a_forged_saved_hash_is_not_used() {
     let sample = Sample::new();
-    // Somebody edits the log and, in the database, the hash that the next commit would go on from.
+    // The log is edited and, in the database, the hash that the next commit would continue from.
     let mut bytes = sample.bytes.clone();
     let at = bytes.windows(3).position(|part| part == b"two").unwrap();
     bytes[at] = b'T';
@@ -192,7 +193,7 @@ fn a_forged_saved_hash_is_not_believed() {
 }
 
 #[test]
-fn with_redo_pending_a_cut_is_healed_and_said() {
+fn with_redo_pending_a_cut_is_healed_and_reported() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one", "two"]);
@@ -212,9 +213,9 @@ fn with_redo_pending_a_cut_is_healed_and_said() {
     store.close().unwrap();
 }
 
-/// It was called a crash whenever another process was between its commit and its file.
+/// It was reported as a crash whenever another process was between its commit and its file.
 #[test]
-fn what_a_live_process_has_not_written_yet_is_no_crash() {
+fn bytes_that_a_live_process_has_not_written_yet_are_no_crash() {
     let home = Home::new();
     let live = home.open();
     let thread = thread_with(&live, "scribe-0123456789ab", &["one", "two"]);
@@ -228,7 +229,7 @@ fn what_a_live_process_has_not_written_yet_is_no_crash() {
 }
 
 #[test]
-fn foreign_bytes_are_quarantined_by_the_next_append_which_says_so() {
+fn foreign_bytes_are_quarantined_by_the_next_append_which_records_that() {
     let sample = Sample::new();
     for tail in [&b"garbage"[..], b"{\"seq\":5}\n", b"\0\0\0\0\n\0", &sample.lines()[2]] {
         let before = fs::read(sample.home.transcript(&sample.thread)).unwrap();
@@ -251,10 +252,10 @@ fn foreign_bytes_are_quarantined_by_the_next_append_which_says_so() {
     }
 }
 
-/// One line of more than 8 MiB was taken for a torn one, and the signed versions after it for bytes that nobody signed: they were moved
-/// away, and others were signed in their place.
+/// A line of more than 8 MiB was taken for a torn one, and the signed versions after it for unsigned bytes: they were moved away, and
+/// others were signed in their place.
 #[test]
-fn signed_versions_after_a_line_that_is_too_long_are_damage_and_stay_where_they_are() {
+fn signed_versions_after_an_overlong_line_are_damage_and_are_not_moved() {
     for line in [&vec![b'x'; 9 << 20][..], b"garbage", b"{}"] {
         for (has_end, is_rebuilt) in [(true, true), (false, true), (true, false)] {
             let sample = Sample::new();
@@ -280,9 +281,9 @@ fn signed_versions_after_a_line_that_is_too_long_are_damage_and_stay_where_they_
     }
 }
 
-/// The row of a thread is its own, genuinely sealed, of a version before; a line was put between that version and the next.
+/// The row of a thread is its own, with a valid seal, of an earlier version; a line was inserted between that version and the next.
 #[test]
-fn signed_versions_after_the_end_that_an_older_head_names_are_never_moved_away() {
+fn signed_versions_after_an_outdated_head_are_never_moved_away() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -313,7 +314,7 @@ fn signed_versions_after_the_end_that_an_older_head_names_are_never_moved_away()
     }
 }
 
-/// A signed line of the log that stands there a second time proves nothing of what follows: it is no version after those that are there.
+/// A signed line of the log that is repeated proves nothing about what follows: it is not a version after the existing ones.
 #[test]
 fn an_older_checkpoint_after_the_end_is_foreign() {
     let sample = Sample::new();
@@ -340,8 +341,39 @@ fn a_database_older_than_the_log_is_refused() {
     assert_eq!(store.verify(&thread, &mut |_| {}).unwrap().judgement.finding, found);
 }
 
+/// `thread.json` and `state.json` remember what the log still has: doctor said that the log was cut off, and advised to give up what is there.
 #[test]
-fn a_log_and_its_database_put_back_together_are_remembered_by_the_manifest() {
+fn a_log_that_goes_on_after_an_older_head_is_not_called_cut_off() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    store.close().unwrap();
+    let old = fs::read(home.threads().join("registry.db")).unwrap();
+    let store = home.open();
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(1), says("two")))).unwrap();
+    let status = Changeset {
+        run_id: Some(RunId::new("r1").unwrap()),
+        run_meta: Some(RunMeta::started(AgentId::new("scribe").unwrap(), "user")),
+        ..Changeset::empty(Reason::UserMessage)
+    };
+    store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(2), status))).unwrap();
+    store.close().unwrap();
+    fs::write(home.threads().join("registry.db"), old).unwrap();
+    let report = examine(home.options(Access::ReadOnly), Depth::Ends, &mut |_, _| {});
+    let codes: Vec<_> = report.findings.iter().map(|finding| finding.code).collect();
+    assert!(codes.contains(&"database_behind"), "{codes:?}");
+    assert!(!codes.contains(&"truncated"), "{:?}", report.findings);
+    // A log that ends before what they remember is cut off, also with an older head.
+    let whole = fs::read_to_string(home.transcript(&thread)).unwrap();
+    let second = whole.match_indices("\"event_type\":\"checkpoint\"").nth(2).unwrap().0;
+    let end = second + whole[second..].find('\n').unwrap() + 1;
+    fs::write(home.transcript(&thread), &whole[..end]).unwrap();
+    let report = examine(home.options(Access::ReadOnly), Depth::Ends, &mut |_, _| {});
+    assert!(report.findings.iter().any(|finding| finding.code == "truncated"), "{:?}", report.findings);
+}
+
+#[test]
+fn a_log_and_database_that_are_both_replaced_by_older_ones_are_detected_by_the_manifest() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -368,11 +400,11 @@ fn a_changed_manifest_is_refused() {
     let store = sample.home.read_only();
     let judgement = store.verify(&sample.thread, &mut |_| {}).unwrap().judgement;
     assert!(matches!(&judgement.finding, Finding::Contradicted { by, .. } if by == "thread.json"), "{judgement:?}");
-    assert_eq!(judgement.unchanged_up_to, Some(2), "the log itself holds");
+    assert_eq!(judgement.unchanged_up_to, Some(2), "the log itself is valid");
 }
 
 #[test]
-fn a_log_signed_by_somebody_else_is_not_trusted() {
+fn a_log_signed_by_an_unknown_key_is_not_trusted() {
     let home = Home::new();
     let stranger = Home::new();
     let store = home.open();

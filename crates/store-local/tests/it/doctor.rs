@@ -1,4 +1,4 @@
-//! The doctor: each kind of trouble is named, a sound store has none, and nothing is changed by looking.
+//! The doctor: each kind of problem is reported, a sound store has none, and checking changes nothing.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use selvedge_store_local::doctor::{Depth, Finding, Report, Severity, examine};
 use selvedge_store_local::{Access, LocalStore, Rebuild};
 
 use crate::erase::with_blob;
-use crate::fixture::Kept;
+use crate::fixture::FixtureCopy;
 use crate::support::{Home, says, thread_with};
 
 fn look(home: &Home, deep: bool) -> Report {
@@ -18,7 +18,7 @@ fn look(home: &Home, deep: bool) -> Report {
     examine(home.options(Access::ReadOnly), depth, &mut |_, _| {})
 }
 
-/// The findings that are worth a word, apart from the room on this machine's disk.
+/// The findings, apart from the free space on this machine's disk.
 fn codes(report: &Report) -> Vec<(&'static str, Severity)> {
     let mut codes: Vec<_> = report.findings.iter().map(|finding| (finding.code, finding.severity)).collect();
     codes.retain(|(code, _)| *code != "disk_room");
@@ -44,7 +44,7 @@ fn find<'a>(report: &'a Report, code: &str) -> &'a Finding {
 }
 
 #[test]
-fn a_sound_store_has_nothing_to_report_and_stays_as_it_is() {
+fn a_sound_store_has_no_findings_and_is_not_changed() {
     let home = Home::new();
     let (store, _, _) = with_blob(&home);
     let gone = thread_with(&store, "gone", &["bye"]);
@@ -56,11 +56,11 @@ fn a_sound_store_has_nothing_to_report_and_stays_as_it_is() {
         assert_eq!(codes(&report), [], "{:?}", report.findings);
         assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(7)));
     }
-    assert!(files(&home.threads()) == before, "looking changes nothing");
+    assert!(files(&home.threads()) == before, "checking changes nothing");
 }
 
 #[test]
-fn a_store_that_is_written_to_meanwhile_has_nothing_damaged() {
+fn a_store_that_is_written_to_meanwhile_has_no_damage() {
     let home = Home::new();
     let store = home.open();
     let threads: Vec<_> = (0..3).map(|n| thread_with(&store, &format!("busy-{n}"), &["one"])).collect();
@@ -80,7 +80,7 @@ fn a_store_that_is_written_to_meanwhile_has_nothing_damaged() {
 }
 
 #[test]
-fn each_kind_of_damage_is_named() {
+fn each_kind_of_damage_is_reported() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     let gone = thread_with(&store, "gone", &["bye"]);
@@ -110,7 +110,7 @@ fn each_kind_of_damage_is_named() {
     assert_eq!(damage(log.clone(), &cut, "truncated", false), worst);
     assert_eq!(damage(log.clone(), &flip_last, "damaged", false), worst);
     assert_eq!(damage(log.clone(), &flip, "damaged", true), worst);
-    assert_eq!(damage(log.clone(), &flip, "damaged", false), worst, "a log that is not long is hashed whole");
+    assert_eq!(damage(log.clone(), &flip, "damaged", false), worst, "a short log is hashed whole");
     assert_eq!(damage(log, &|bytes| bytes.extend(b"more"), "foreign_bytes", false), Some(Severity::Warning));
     let manifest = |bytes: &mut Vec<u8>| *bytes = String::from_utf8_lossy(bytes).replace("scribe", "crook").into();
     assert_eq!(damage(folder.join("thread.json"), &manifest, "manifest_refused", false), worst);
@@ -122,13 +122,14 @@ fn each_kind_of_damage_is_named() {
 }
 
 #[test]
-fn what_is_gone_or_too_much_is_named() {
+fn missing_and_superfluous_files_are_reported() {
     let home = Home::new();
     let (store, thread, _) = with_blob(&home);
     let gone = thread_with(&store, "gone", &["bye"]);
     store.delete(&gone).unwrap();
     store.close().unwrap();
-    let (folder, away) = (home.threads().join(thread.folder()), home.folder.path().join("away"));
+    let folder = home.threads().join(thread.folder());
+    let away = home.folder.path().join("away");
     let without = |path: &std::path::Path, code: &'static str| {
         fs::rename(path, &away).unwrap();
         let report = look(&home, false);
@@ -153,7 +154,7 @@ fn what_is_gone_or_too_much_is_named() {
 }
 
 #[test]
-fn what_the_dead_left_is_named() {
+fn leftovers_of_dead_processes_are_reported() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -167,7 +168,7 @@ fn what_the_dead_left_is_named() {
     store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, run).under(lease.epoch))).unwrap();
     store.post(crate::reindex::request(&thread)).unwrap();
     let report = look(&home, false);
-    assert_eq!(codes(&report), [("requests_waiting", Severity::Note)], "its holder lives");
+    assert_eq!(codes(&report), [("requests_waiting", Severity::Note)], "its holder is alive");
     // As a crash would leave it.
     drop(store);
     let report = look(&home, false);
@@ -177,14 +178,14 @@ fn what_the_dead_left_is_named() {
 }
 
 #[test]
-fn an_older_store_and_clocks_that_were_wrong_are_named() {
-    let kept = Kept::of(5);
+fn an_older_store_and_wrong_clocks_are_reported() {
+    let kept = FixtureCopy::of(5);
     let report = examine(kept.options(Access::ReadOnly), Depth::Whole, &mut |_, _| {});
     let named = [("logs_unseen", Severity::Note), ("store_outdated", Severity::Damage)];
     assert_eq!(codes(&report), named, "{:?}", report.findings);
     assert!(find(&report, "store_outdated").help.as_ref().unwrap().contains("selvedge reindex"));
 
-    /// A clock that is so much behind.
+    /// A clock that is slow by this much.
     #[derive(Debug)]
     struct Behind(i64);
     impl selvedge_model::Clock for Behind {
@@ -231,15 +232,15 @@ fn an_older_store_and_clocks_that_were_wrong_are_named() {
     assert_eq!(find(&report, "clock_ahead").subject, "later");
 }
 
-/// The bytes inside a log were not looked at unless everything was read, and nothing said so.
+/// The bytes inside a log were not checked unless everything was read, and that was not reported.
 #[test]
-fn what_is_read_of_a_long_log_is_checked_and_what_is_not_is_said() {
+fn the_read_part_of_a_long_log_is_checked_and_the_rest_is_reported() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "long", &[&"x".repeat(400_000)]);
     thread_with(&store, "short", &["one"]);
     store.close().unwrap();
-    // A state is saved with the commit that changes it, and so is the running hash there.
+    // A state is saved with the commit that changes it, and so is the running hash.
     let store = home.open();
     let patch: selvedge_model::Patch =
         serde_json::from_value(serde_json::json!({ "ops": [{ "op": "set", "path": ["n"], "value": 1 }] })).unwrap();
@@ -260,7 +261,7 @@ fn what_is_read_of_a_long_log_is_checked_and_what_is_not_is_said() {
         codes(&report).contains(&("damaged", Severity::Damage))
     };
     let early = log.len() / 2;
-    assert_eq!((flipped(early, false), flipped(early, true)), (false, true), "that is what is said");
+    assert_eq!((flipped(early, false), flipped(early, true)), (false, true), "as reported");
     let words = log.windows(4).rposition(|window| window == b"last").unwrap();
     assert!(flipped(words, false), "the last changeset is hashed from where the state was saved");
     let hash = log.windows(8).rposition(|window| window == b"\"hash\":\"").unwrap() + 8;
@@ -270,9 +271,9 @@ fn what_is_read_of_a_long_log_is_checked_and_what_is_not_is_said() {
     assert!(codes(&look(&home, false)).contains(&("damaged", Severity::Damage)), "the last signature covers it");
 }
 
-/// Each thread was called damaged, with `repair` as the help, which refuses such a log.
+/// Each thread was reported as damaged, with `repair` as the hint, which refuses such a log.
 #[test]
-fn keys_that_are_not_believed_are_said_once_and_are_no_damage() {
+fn untrusted_keys_are_reported_once_and_are_no_damage() {
     let home = Home::new();
     let store = home.open();
     let threads: Vec<_> = (0..3).map(|n| thread_with(&store, &format!("thread-{n}"), &["one"])).collect();
@@ -281,7 +282,8 @@ fn keys_that_are_not_believed_are_said_once_and_are_no_damage() {
     store.close().unwrap();
     for depth in [Depth::Ends, Depth::Whole] {
         let mut options = home.options(Access::ReadOnly);
-        (options.trust, options.signer) = (Default::default(), None);
+        options.trust = Default::default();
+        options.signer = None;
         let report = examine(options, depth, &mut |_, _| {});
         assert_eq!(codes(&report), [("untrusted_key", Severity::Warning)], "{:?}", report.findings);
         let found = find(&report, "untrusted_key");
@@ -290,7 +292,8 @@ fn keys_that_are_not_believed_are_said_once_and_are_no_damage() {
     }
     let unsigned = |home: &Home| {
         let mut options = home.options(Access::ReadOnly);
-        (options.trust, options.signer) = (Default::default(), None);
+        options.trust = Default::default();
+        options.signer = None;
         examine(options, Depth::Unsigned, &mut |_, _| {})
     };
     assert_eq!(codes(&unsigned(&home)), [("signatures_unjudged", Severity::Warning)]);
@@ -303,7 +306,7 @@ fn keys_that_are_not_believed_are_said_once_and_are_no_damage() {
 }
 
 #[test]
-fn what_waits_to_be_recorded_is_named() {
+fn events_that_wait_to_be_recorded_are_reported() {
     let home = Home::new();
     let thread = crate::leads::leave_recovery(&home);
     let report = look(&home, false);
@@ -314,13 +317,13 @@ fn what_waits_to_be_recorded_is_named() {
     store.close().unwrap();
     assert_eq!(codes(&look(&home, true)), [("quarantined", Severity::Note)]);
     assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("foreign_bytes"));
-    // What was not sealed is damage, and never recorded.
+    // An unsealed one is damage, and never recorded.
     crate::leads::plant(&home, r#"{"event_type":"recovery","payload":{"found":"forged","bytes":0}}"#, &[7; 32]);
     assert_eq!(codes(&look(&home, false)), [("leads_unsealed", Severity::Damage), ("quarantined", Severity::Note)]);
 }
 
 #[test]
-fn a_manifest_that_shows_another_log_is_named_and_what_is_named_helps() {
+fn a_manifest_of_another_log_is_reported_and_the_hint_helps() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "tea", &["one"]);
@@ -344,7 +347,7 @@ fn a_manifest_that_shows_another_log_is_named_and_what_is_named_helps() {
 }
 
 #[test]
-fn a_tombstone_that_the_database_does_not_know_is_named_and_what_is_named_helps() {
+fn a_tombstone_that_is_not_in_the_database_is_reported_and_the_hint_helps() {
     let home = Home::new();
     let store = home.open();
     let gone = thread_with(&store, "gone", &["bye"]);
@@ -353,7 +356,7 @@ fn a_tombstone_that_the_database_does_not_know_is_named_and_what_is_named_helps(
     let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
     database.execute("DELETE FROM tombstones", []).unwrap();
     drop(database);
-    assert_eq!(codes(&look(&home, false)), [], "it may just be being written");
+    assert_eq!(codes(&look(&home, false)), [], "it may be being written");
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
     fs::File::options()
         .append(true)
@@ -368,9 +371,9 @@ fn a_tombstone_that_the_database_does_not_know_is_named_and_what_is_named_helps(
     assert_eq!(codes(&look(&home, false)), []);
 }
 
-/// `repair --accept-loss` was named, which refuses a log of which nothing is left.
+/// The hint was `repair --accept-loss`, which refuses a log of which nothing is left.
 #[test]
-fn what_is_named_for_a_log_that_is_gone_helps() {
+fn the_hint_for_a_missing_log_helps() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "tea", &["one"]);
@@ -385,7 +388,7 @@ fn what_is_named_for_a_log_that_is_gone_helps() {
 }
 
 #[test]
-fn damage_inside_a_log_is_not_sent_to_repair() {
+fn damage_inside_a_log_has_no_hint_to_repair() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "tea", &["one", "two"]);
@@ -397,9 +400,9 @@ fn damage_inside_a_log_is_not_sent_to_repair() {
     assert!(help.contains("from a backup") && !help.contains("selvedge repair"), "{help}");
 }
 
-/// `init` was named, which refuses where there are threads.
+/// The hint was `init`, which refuses where there are threads.
 #[test]
-fn a_store_that_has_lost_its_name_is_sent_to_reindex_which_writes_it_anew() {
+fn a_store_without_store_json_has_the_hint_to_reindex_which_writes_it() {
     let home = Home::new();
     let store = home.open();
     thread_with(&store, "tea", &["one"]);
@@ -418,10 +421,10 @@ fn a_store_that_has_lost_its_name_is_sent_to_reindex_which_writes_it_anew() {
     }
 }
 
-/// Takes a minute to write; `cargo test -- --ignored ten_thousand` says how long it looks.
+/// Takes a minute to write; `cargo test -- --ignored ten_thousand` prints how long the check takes.
 #[test]
 #[ignore = "it takes a minute"]
-fn ten_thousand_threads_are_looked_at_in_seconds() {
+fn ten_thousand_threads_are_checked_in_seconds() {
     let home = Home::new();
     let store = home.open();
     std::thread::scope(|scope| {
@@ -476,7 +479,7 @@ fn a_database_that_contradicts_a_log_is_found_and_a_rebuilt_one_does_not() {
 }
 
 #[test]
-fn an_import_that_was_cut_short_is_named() {
+fn an_interrupted_import_is_reported() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "ann", &["hello"]);
@@ -493,9 +496,9 @@ fn an_import_that_was_cut_short_is_named() {
     }
 }
 
-/// It was one finding for each thread.
+/// There was one finding for each thread.
 #[test]
-fn a_database_that_is_wrong_is_one_finding_however_many_threads_it_is_wrong_of() {
+fn a_wrong_database_is_one_finding_however_many_threads_it_affects() {
     for sql in ["DELETE FROM messages", "UPDATE heads SET bytes = bytes + 1"] {
         let home = Home::new();
         let store = home.open();

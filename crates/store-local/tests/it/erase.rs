@@ -1,4 +1,4 @@
-//! Erasing one blob: gone for everybody, said by a log that still verifies, finished by whoever comes after a crash.
+//! Erasing one blob: removed for every reader, recorded in a log that still verifies, finished by the next writer after a crash.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use selvedge_model::event::{BlobErased, Handoff};
 use selvedge_model::message::Block;
 use selvedge_model::{Batch, Changeset, Classify, Digest, Event, Expect, Kind, Message, Part, Reason, Role, ThreadId};
 use selvedge_store::{Commit, Error, Logs};
-use selvedge_store_local::disk::{Disk, DiskFile, How, RealDisk};
+use selvedge_store_local::disk::{Disk, DiskFile, OpenMode, RealDisk};
 use selvedge_store_local::doctor::{Depth, examine};
 use selvedge_store_local::{Access, LocalStore};
 
@@ -35,7 +35,7 @@ fn file(home: &Home, thread: &ThreadId, blob: &Digest) -> std::path::PathBuf {
 }
 
 #[test]
-fn an_erased_blob_is_gone_and_its_log_verifies_and_says_so() {
+fn an_erased_blob_is_removed_and_its_log_verifies_and_records_it() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     let left = file(&home, &thread, &blob).with_file_name(format!(".{blob}.99.tmp"));
@@ -54,18 +54,18 @@ fn an_erased_blob_is_gone_and_its_log_verifies_and_says_so() {
 }
 
 #[test]
-fn an_erasure_cut_after_its_commit_is_finished_by_the_next_writer() {
+fn an_erasure_interrupted_after_its_commit_is_finished_by_the_next_writer() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     let content = fs::read(file(&home, &thread, &blob)).unwrap();
     store.erase(&thread, &blob, "asked to").unwrap();
     store.close().unwrap();
-    // As if the process had been killed between the commit and the unlinking.
+    // As if the process had been killed between the commit and removing the file.
     fs::write(file(&home, &thread, &blob), content).unwrap();
     let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
     database.execute("UPDATE erasures SET done = 0", []).unwrap();
     drop(database);
-    assert_eq!(home.read_only().blob(&thread, &blob).unwrap_err().code(), "blob_erased", "it is not given out");
+    assert_eq!(home.read_only().blob(&thread, &blob).unwrap_err().code(), "blob_erased", "it is not returned");
     let report = examine(home.options(Access::ReadOnly), Depth::Ends, &mut |_, _| {});
     assert!(report.findings.iter().any(|finding| finding.code == "erasure_unfinished"), "{:?}", report.findings);
     home.open().close().unwrap();
@@ -89,9 +89,9 @@ fn a_blob_that_is_missing_or_changed_without_an_erasure_is_damage() {
     assert_eq!(finding(&home), Finding::Sound);
 }
 
-/// What is lost for good could once never be said to be: the log was damaged for ever.
+/// A blob that was lost for good could not be erased: the log was damaged for ever.
 #[test]
-fn a_blob_that_is_named_and_lost_can_be_erased_and_one_that_nobody_named_can_not() {
+fn a_named_blob_that_is_lost_can_be_erased_and_an_unnamed_one_can_not() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     fs::remove_file(file(&home, &thread, &blob)).unwrap();
@@ -105,7 +105,7 @@ fn a_blob_that_is_named_and_lost_can_be_erased_and_one_that_nobody_named_can_not
 }
 
 #[test]
-fn what_must_be_forgotten_can_be_in_a_thread_that_goes_on_elsewhere() {
+fn a_blob_can_be_erased_in_a_continued_thread() {
     let home = Home::new();
     let (store, thread, blob) = with_blob(&home);
     let next = crate::support::id("next");
@@ -138,12 +138,12 @@ fn what_must_be_forgotten_can_be_in_a_thread_that_goes_on_elsewhere() {
     assert!(LocalStore::open(home.options(Access::ReadOnly)).is_ok());
 }
 
-/// A disk that says so when a blob is to be removed, and then never comes back.
+/// A disk that prints when a blob is to be removed, and then blocks.
 #[derive(Debug)]
 struct Halting;
 
 impl Disk for Halting {
-    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+    fn open(&self, path: &Path, how: OpenMode) -> io::Result<Box<dyn DiskFile>> {
         RealDisk.open(path, how)
     }
     fn make_folder(&self, path: &Path) -> io::Result<()> {
@@ -174,7 +174,7 @@ fn say(line: &str) {
     io::stdout().write_all(format!("\n{line}\n").as_bytes()).unwrap();
 }
 
-/// Not a test by itself: what the killed processes do.
+/// Not a test by itself: the work of the killed processes.
 #[test]
 fn child() {
     let Ok(role) = std::env::var("SELVEDGE_TEST_ERASE") else { return };
@@ -210,16 +210,16 @@ fn a_process_killed_between_commit_and_unlink_leaves_an_erasure_that_the_next_wr
     store.close().unwrap();
     let mut child = spawn(&home, "halt");
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line == "removing"), "it comes as far as the file");
+    assert!(lines.any(|line| line == "removing"), "it gets as far as removing the file");
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(file(&home, &thread, &blob).exists(), "it was killed before the file was gone");
+    assert!(file(&home, &thread, &blob).exists(), "it was killed before the file was removed");
     let store = home.read_only();
-    assert_eq!(store.blob(&thread, &blob).unwrap_err().code(), "blob_erased", "it is not given out");
+    assert_eq!(store.blob(&thread, &blob).unwrap_err().code(), "blob_erased", "it is not returned");
     let verdict = store.verify(&thread, &mut |_| {}).unwrap();
     assert_eq!((verdict.judgement.finding, verdict.erased_blobs), (Finding::Sound, vec![blob]));
     let mut archive = Vec::new();
-    assert_eq!(store.export(&thread, &mut archive).unwrap().blobs, 0, "nor does it leave the store");
+    assert_eq!(store.export(&thread, &mut archive).unwrap().blobs, 0, "it is not exported either");
     let backup = tempfile::tempdir().unwrap();
     let made = store.backup(&backup.path().join("b"), &mut |_, _| {}).unwrap();
     assert_eq!((made.blobs, made.bad), (0, vec![]));
@@ -234,7 +234,7 @@ fn a_process_killed_between_commit_and_unlink_leaves_an_erasure_that_the_next_wr
 }
 
 #[test]
-fn a_process_killed_at_any_moment_of_erasing_leaves_each_blob_whole_or_erased() {
+fn a_process_killed_at_any_moment_of_erasing_leaves_each_blob_complete_or_erased() {
     let mut cut = 0;
     for round in 0..12 {
         let home = Home::new();
@@ -261,5 +261,5 @@ fn a_process_killed_at_any_moment_of_erasing_leaves_each_blob_whole_or_erased() 
         cut += u32::from(erased.len() < 7);
         store.close().unwrap();
     }
-    assert!(cut > 0, "none was cut short");
+    assert!(cut > 0, "none was interrupted");
 }

@@ -1,4 +1,4 @@
-//! A parent and its child, each with an account, who post to each other's.
+//! A parent and its child, each with an account, that post to each other's accounts.
 
 use selvedge_model::account::{AccountId, Posting};
 use selvedge_model::id::ReservationId;
@@ -17,7 +17,7 @@ fn name(text: &str) -> ReservationId {
     ReservationId::new(text).unwrap()
 }
 
-/// A closed store with a parent that holds money for its child, and what both spent.
+/// A closed store with a parent that reserved an amount for its child, and what both spent.
 pub(crate) fn with_budgets() -> (Home, Vec<ThreadId>) {
     let home = Home::new();
     let store = home.open();
@@ -25,7 +25,8 @@ pub(crate) fn with_budgets() -> (Home, Vec<ThreadId>) {
     let child = thread_with(&store, "child-0123456789ab", &["one"]);
     let money = |nanos| Money::from_nanos(nanos).unwrap();
     let call = |account: &AccountId, call: &str, bound: i64, cost: i64| {
-        let (account, reservation) = (account.clone(), name(call));
+        let account = account.clone();
+        let reservation = name(call);
         vec![
             Posting::Reserve {
                 account: account.clone(),

@@ -1,4 +1,4 @@
-//! Stores that earlier versions wrote, kept in `tests/fixtures/store-FORMAT`, and how they were written.
+//! Stores written by earlier versions, in `tests/fixtures/store-FORMAT`, and how they were written.
 //!
 //! A fixture is the folder of all threads, as `threads`, beside the key that signed it. It is copied before it is opened.
 
@@ -24,25 +24,25 @@ use tempfile::TempDir;
 
 use crate::support::{birth, id, options, says, thread_with};
 
-/// Where a fixture lies.
+/// The folder of a fixture.
 pub(crate) fn folder(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/store-{format}"))
 }
 
-/// A copy of a kept store, to be opened and changed at will.
-pub(crate) struct Kept {
+/// A copy of a fixture, to be opened and changed.
+pub(crate) struct FixtureCopy {
     pub(crate) folder: TempDir,
     pub(crate) pem: String,
 }
 
-impl Kept {
+impl FixtureCopy {
     /// A copy of the store of this format.
     pub(crate) fn of(format: u32) -> Self {
         let source = folder(format);
         let folder = tempfile::tempdir().unwrap();
         let kept = Self { folder, pem: fs::read_to_string(source.join("private_key.pem")).unwrap() };
         copy(&source.join("threads"), &kept.threads());
-        // What is empty is not kept by version control.
+        // Version control does not keep empty folders.
         fs::create_dir_all(kept.threads().join("owners")).unwrap();
         kept
     }
@@ -78,10 +78,9 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Not a test by itself: writes the fixture of the format that this program writes, to the folder that
-/// `SELVEDGE_WRITE_FIXTURE` names.
+/// Not a test by itself: writes the fixture of the current format to the folder in `SELVEDGE_WRITE_FIXTURE`.
 #[test]
-fn write_the_fixture_of_today() {
+fn write_the_fixture_of_the_current_format() {
     let Some(target) = std::env::var_os("SELVEDGE_WRITE_FIXTURE").map(PathBuf::from) else { return };
     let project = tempfile::tempdir().unwrap();
     LocalStore::init(project.path(), Arc::new(RealDisk)).unwrap();
@@ -119,7 +118,8 @@ fn write_threads(store: &LocalStore) {
     commit(part(&ann, Changeset { messages: vec![shown], ..Changeset::empty(Reason::UserMessage) }));
     let both = [&ann, &bob].map(|thread| part(thread, says("to both")));
     store.commit(Batch { parts: both.to_vec(), ..Batch::of(both[0].clone()) }).unwrap();
-    let (account, reservation) = (ann.clone(), ReservationId::new("turn-1").unwrap());
+    let account = ann.clone();
+    let reservation = ReservationId::new("turn-1").unwrap();
     let money = |nanos| Money::from_nanos(nanos).unwrap();
     let postings = vec![
         Posting::Open { account: account.clone(), parent: None, max: Some(money(1_000_000_000)) },

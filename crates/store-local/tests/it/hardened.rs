@@ -1,4 +1,4 @@
-//! What a sceptical reader found: each of these once lost, forged or blocked something.
+//! Findings of a security review: each of these once lost, forged or blocked something.
 
 use std::fs;
 use std::io;
@@ -35,8 +35,8 @@ fn commit(store: &LocalStore, thread: &ThreadId, changeset: Changeset) -> Result
     Ok(store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, changeset)))?.versions[0].1)
 }
 
-/// A crash left redo behind and a file of the right length with the wrong bytes; the disk was full when the store was
-/// opened, and had room again when somebody appended. The redo of the earlier commit was deleted with the later one's.
+/// A crash left redo and a file of the right length with the wrong bytes; the disk was full when the store was opened, and had space again
+/// at the next append. The redo of the earlier commit was deleted with the later one's.
 #[test]
 fn redo_that_could_not_be_drained_outlives_later_commits() {
     let home = Home::new();
@@ -67,7 +67,7 @@ fn redo_that_could_not_be_drained_outlives_later_commits() {
 }
 
 #[test]
-fn of_several_who_make_the_same_store_one_makes_it_and_nothing_is_lost() {
+fn of_several_processes_that_create_the_same_store_one_creates_it_and_nothing_is_lost() {
     for _ in 0..5 {
         let folder = tempfile::tempdir().unwrap();
         let made = thread::scope(|scope| {
@@ -77,14 +77,14 @@ fn of_several_who_make_the_same_store_one_makes_it_and_nothing_is_lost() {
         });
         assert_eq!(made, 1);
     }
-    // Beside a store that is in use, making it again changes nothing, even if its `store.json` was lost.
+    // Next to a store that is in use, creating it again changes nothing, even if its `store.json` was lost.
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
     fs::remove_file(home.threads().join("store.json")).unwrap();
     assert!(
         LocalStore::init(home.folder.path(), Arc::new(RealDisk)).is_err(),
-        "there are threads, so it is no new store"
+        "there are threads, so it is not a new store"
     );
     assert_eq!(append(&store, &thread, "two").unwrap(), 2);
 }
@@ -101,20 +101,20 @@ fn names_of_the_stores_own_files_are_no_thread_ids() {
 }
 
 #[test]
-fn a_log_that_the_database_does_not_know_is_not_written_over() {
+fn a_log_without_rows_is_not_overwritten() {
     let home = Home::new();
     let store = home.open();
     let thread = id("note");
     fs::create_dir(home.threads().join("note")).unwrap();
-    fs::write(home.transcript(&thread), "somebody else's").unwrap();
+    fs::write(home.transcript(&thread), "another file").unwrap();
     assert_eq!(store.commit(birth(&thread)).unwrap_err().kind(), Kind::Integrity);
-    assert_eq!(fs::read_to_string(home.transcript(&thread)).unwrap(), "somebody else's");
+    assert_eq!(fs::read_to_string(home.transcript(&thread)).unwrap(), "another file");
     fs::write(home.threads().join("tombstones").join("gone.json"), "{}").unwrap();
     assert!(matches!(store.commit(birth(&id("gone"))), Err(Error::Deleted(_))));
 }
 
 #[test]
-fn a_log_put_back_with_its_database_is_not_gone_on_with_while_its_manifest_remembers_more() {
+fn a_log_replaced_together_with_its_database_is_not_continued_while_its_manifest_records_more() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -131,7 +131,7 @@ fn a_log_put_back_with_its_database_is_not_gone_on_with_while_its_manifest_remem
 }
 
 #[test]
-fn what_is_no_plain_file_is_refused_at_once_and_before_the_commit() {
+fn anything_but_a_plain_file_is_refused_at_once_and_before_the_commit() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -142,7 +142,7 @@ fn what_is_no_plain_file_is_refused_at_once_and_before_the_commit() {
         let began = std::time::Instant::now();
         assert!(append(&store, &thread, "two").is_err());
         assert!(store.verify(&thread, &mut |_| {}).is_err());
-        assert!(began.elapsed() < Duration::from_secs(5), "nobody waits for a pipe");
+        assert!(began.elapsed() < Duration::from_secs(5), "no operation waits for a pipe");
         fs::remove_file(&path).unwrap();
     }
     fs::rename(path.with_extension("aside"), &path).unwrap();
@@ -153,9 +153,9 @@ fn what_is_no_plain_file_is_refused_at_once_and_before_the_commit() {
     assert_eq!(append(&store, &thread, "two").unwrap(), 2);
 }
 
-/// Whoever edits the saved state must not make the next honest commit sign a patch that does not apply to the log.
+/// A program that edits the saved state must not make the next commit sign a patch that does not apply to the log.
 #[test]
-fn a_saved_state_that_was_edited_is_not_believed() {
+fn an_edited_saved_state_is_not_used() {
     let home = Home::new();
     let store = home.open();
     let thread = id("scribe-0123456789ab");
@@ -181,7 +181,7 @@ fn a_saved_state_that_was_edited_is_not_believed() {
 }
 
 #[test]
-fn of_several_who_rename_at_once_the_manifest_shows_the_last() {
+fn of_several_renames_at_once_the_manifest_shows_the_last() {
     let home = Home::new();
     let stores: Vec<_> = (0..3).map(|_| home.open()).collect();
     let thread = id("scribe-0123456789ab");
@@ -201,23 +201,24 @@ fn of_several_who_rename_at_once_the_manifest_shows_the_last() {
 }
 
 #[test]
-fn a_lease_less_writer_without_the_right_moves_nothing_aside() {
+fn a_writer_without_a_lease_moves_nothing_aside() {
     let home = Home::new();
-    let (ours, theirs) = (home.open(), home.open());
+    let ours = home.open();
+    let theirs = home.open();
     let thread = thread_with(&ours, "scribe-0123456789ab", &["one"]);
     let lease = selvedge_store::Leases::acquire(&theirs, &thread, Default::default()).unwrap();
     let path = home.transcript(&thread);
     let bytes = [fs::read(&path).unwrap(), b"foreign".to_vec()].concat();
     fs::write(&path, &bytes).unwrap();
     assert!(matches!(append(&ours, &thread, "two"), Err(Error::LeaseHeld { .. })));
-    assert_eq!(fs::read(&path).unwrap(), bytes, "only whoever may write the thread settles its file");
+    assert_eq!(fs::read(&path).unwrap(), bytes, "only a writer with the right repairs the file");
     theirs.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(1), says("two")).under(lease.epoch))).unwrap();
     assert_sound(&theirs, &thread, 2);
 }
 
-/// Another process rebuilt the file after a failed sync: what is written into the one that was is lost.
+/// Another process rebuilt the file after a failed sync: what is written into the old one is lost.
 #[test]
-fn a_log_that_was_put_in_the_place_of_another_is_the_one_that_is_written() {
+fn a_log_that_was_replaced_by_a_rebuilt_one_is_the_one_that_is_written() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -233,10 +234,10 @@ fn a_log_that_was_put_in_the_place_of_another_is_the_one_that_is_written() {
     assert_sound(&home.open(), &thread, 3);
 }
 
-/// A byte in the middle of a log was changed while nobody had the store open. Appending went on from the saved hash, and
-/// putting the right file back afterwards looked like a cut.
+/// A byte in the middle of a log was changed while the store was closed. Appends continued from the saved hash, and restoring the right
+/// file afterwards looked like a cut.
 #[test]
-fn a_short_log_that_was_edited_is_not_gone_on_with() {
+fn an_edited_short_log_is_not_continued() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one", "two"]);
@@ -250,15 +251,15 @@ fn a_short_log_that_was_edited_is_not_gone_on_with() {
     let store = home.open();
     let refused = append(&store, &thread, "three").unwrap_err();
     assert_eq!(refused.kind(), Kind::Integrity, "{refused}");
-    assert_eq!(fs::read(&path).unwrap(), edited, "nothing is added to it");
+    assert_eq!(fs::read(&path).unwrap(), edited, "nothing is appended to it");
     fs::write(&path, &sound).unwrap();
     append(&store, &thread, "three").unwrap();
     assert_sound(&store, &thread, 3);
 }
 
-/// A deleted thread is known by what was signed of it; what the database says of it by itself counts for nothing.
+/// A deleted thread is proven by its signed tombstone; the other columns of its row are not trusted.
 #[test]
-fn a_tombstone_that_nobody_signed_is_refused() {
+fn an_unsigned_tombstone_is_refused() {
     let home = Home::new();
     let thread = {
         let store = home.open();
@@ -274,21 +275,21 @@ fn a_tombstone_that_nobody_signed_is_refused() {
     assert_eq!(error.kind(), Kind::Integrity, "{error}");
 }
 
-/// `thread.json` is a projection of the log: one that is not there is written anew before anybody goes by it, and one that says more than
-/// the log is refused, whoever signed it.
+/// `thread.json` is derived from the log: a missing one is written again before it is used, and one that grants more than the log is
+/// refused, even with a valid signature.
 #[test]
-fn what_a_thread_may_do_is_vouched_for_by_its_manifest_and_its_log_together() {
+fn a_manifest_must_grant_what_its_log_grants() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "parent", &["one"]);
     let recorded = load(&store, &thread, store.trust(), None).unwrap().thread.manifest;
-    store.vouch(&recorded).unwrap();
+    store.check_manifest(&recorded).unwrap();
     let path = home.threads().join(thread.folder()).join("thread.json");
     fs::remove_file(&path).unwrap();
-    store.vouch(&recorded).unwrap();
-    store.vouch(&recorded).unwrap();
-    let shown = fs::read(&path).expect("it is there again");
-    // Signed by the very key, and wider.
+    store.check_manifest(&recorded).unwrap();
+    store.check_manifest(&recorded).unwrap();
+    let shown = fs::read(&path).expect("it was written again");
+    // Signed by the same key, and wider.
     let signed: Value = serde_json::from_slice(&shown).unwrap();
     let sign = |change: &dyn Fn(&mut Value)| {
         let mut value = signed.clone();
@@ -299,7 +300,7 @@ fn what_a_thread_may_do_is_vouched_for_by_its_manifest_and_its_log_together() {
             .unwrap();
     };
     sign(&|_| {});
-    store.vouch(&recorded).unwrap();
+    store.check_manifest(&recorded).unwrap();
     let wider: [&dyn Fn(&mut Value); 4] = [
         &|value| value["capabilities"] = json!(["tool.*"]),
         &|value| value["acknowledged"] = json!(["dangerous"]),
@@ -308,16 +309,16 @@ fn what_a_thread_may_do_is_vouched_for_by_its_manifest_and_its_log_together() {
     ];
     for change in wider {
         sign(change);
-        let error = store.vouch(&recorded).unwrap_err();
+        let error = store.check_manifest(&recorded).unwrap_err();
         assert_eq!(error.kind(), Kind::Integrity);
         assert!(error.hint().unwrap().contains(&format!("`selvedge repair {thread}`")), "{error:?}");
     }
-    // And a database that says more than the log makes no new one.
+    // A database that grants more than the log writes no new one.
     fs::remove_file(&path).unwrap();
     let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
     database
         .execute("UPDATE threads SET manifest = json_set(manifest, '$.capabilities', json('[\"tool.*\"]'))", [])
         .unwrap();
-    let error = store.vouch(&recorded).unwrap_err();
+    let error = store.check_manifest(&recorded).unwrap_err();
     assert!(error.hint().unwrap().contains("`selvedge reindex`") && !path.exists(), "{error:?}");
 }

@@ -1,4 +1,4 @@
-//! Heads remembered elsewhere: what a list finds that nothing inside a store can show, and what it must not be alarmed by.
+//! Lists of heads kept elsewhere: what they detect that nothing inside a store can show, and what they must not report.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use selvedge_log::{Signer, Trust};
 use selvedge_model::account::Posting;
 use selvedge_model::{Batch, Changeset, Expect, Money, Part, Reason, ThreadId};
 use selvedge_store::Commit;
-use selvedge_store::heads::{Compared, Depth, Difference, Heads};
+use selvedge_store::heads::{Comparison, Depth, Difference, Heads};
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::SystemIds;
 use selvedge_store_local::{Access, LocalStore, Options};
@@ -21,9 +21,10 @@ fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
         let target = to.join(path.file_name().unwrap());
-        match path.is_dir() {
-            true => copy(&path, &target),
-            false => _ = fs::copy(&path, &target).unwrap(),
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
         }
     }
 }
@@ -45,25 +46,25 @@ fn raise(thread: &ThreadId, nanos: i64) -> Posting {
     Posting::Raise { account: thread.clone(), max: Money::from_nanos(nanos).unwrap() }
 }
 
-/// A store that is only looked at, by somebody who has no key.
+/// A store that is opened for reading, without a key.
 fn without_key(home: &Home) -> LocalStore {
     LocalStore::open(Options { signer: None, ..home.options(Access::ReadOnly) }).unwrap()
 }
 
-fn noted(store: &LocalStore) -> Heads {
-    let noted = store.heads().unwrap();
-    assert!(noted.left_out.is_empty(), "{noted:?}");
-    noted.heads
+fn current_heads(store: &LocalStore) -> Heads {
+    let current = store.heads().unwrap();
+    assert!(current.left_out.is_empty(), "{current:?}");
+    current.heads
 }
 
-fn ways(compared: &Compared) -> Vec<(&str, Difference)> {
+fn differences(compared: &Comparison) -> Vec<(&str, Difference)> {
     compared.differs.iter().map(|differs| (differs.thread.as_str(), differs.how.clone())).collect()
 }
 
-/// Logs and database together, as a snapshot of the file system leaves them: every log verifies, and only a list that was kept
-/// elsewhere knows better.
+/// Logs and database together, as a snapshot of the file system leaves them: every log verifies, and only a list that was kept elsewhere
+/// detects it.
 #[test]
-fn a_store_that_is_rolled_back_as_a_whole_is_found_by_a_list_and_by_nothing_else() {
+fn a_store_that_is_rolled_back_as_a_whole_is_detected_only_by_a_list() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one-0123456789ab", &["hello"]);
@@ -75,11 +76,11 @@ fn a_store_that_is_rolled_back_as_a_whole_is_found_by_a_list_and_by_nothing_else
     say(&store, &one, "more");
     post(&store, &one, raise(&one, 2_000_000));
     let two = thread_with(&store, "two-0123456789ab", &[]);
-    let text = store.sign_heads(&noted(&store)).unwrap();
+    let text = store.sign_heads(&current_heads(&store)).unwrap();
     store.close().unwrap();
 
     let heads = Heads::read(text.as_bytes(), &home.trust()).unwrap().heads;
-    assert_eq!(without_key(&home).compare_heads(&heads, Depth::Whole).differs, [], "nothing is behind yet");
+    assert_eq!(without_key(&home).compare_heads(&heads, Depth::Whole).differs, [], "nothing is older yet");
 
     fs::remove_dir_all(home.threads()).unwrap();
     copy(&before, &home.threads());
@@ -92,21 +93,21 @@ fn a_store_that_is_rolled_back_as_a_whole_is_found_by_a_list_and_by_nothing_else
             (two.as_str(), Difference::Missing),
             ("one-0123456789ab", Difference::AccountOlder { have: 1 }),
         ];
-        assert_eq!(ways(&compared), expected, "{depth:?}");
+        assert_eq!(differences(&compared), expected, "{depth:?}");
     }
     let only = heads.only(&[two.clone()].into());
-    assert_eq!(ways(&store.compare_heads(&only, Depth::Whole)), [(two.as_str(), Difference::Missing)]);
+    assert_eq!(differences(&store.compare_heads(&only, Depth::Whole)), [(two.as_str(), Difference::Missing)]);
 }
 
 #[test]
-fn a_store_that_only_went_on_is_not_behind_its_list() {
+fn a_store_that_only_grew_matches_its_list() {
     let home = Home::new();
     let store = home.open();
     let [one, two, three] =
         ["one", "two", "three"].map(|name| thread_with(&store, &format!("{name}-0123456789ab"), &["a"]));
     post(&store, &three, open(&three));
     store.delete(&two).unwrap();
-    let heads = noted(&store);
+    let heads = current_heads(&store);
     assert_eq!((heads.threads.len(), heads.tombstones.len(), heads.accounts.len()), (2, 1, 1));
     say(&store, &one, "more");
     store.delete(&three).unwrap();
@@ -126,7 +127,7 @@ fn a_store_that_only_went_on_is_not_behind_its_list() {
     assert_eq!(without_key(&home).compare_heads(&heads, Depth::Whole).differs, [], "also after a reindex");
 }
 
-/// The holder of the key can sign another history; the list of the first one finds it.
+/// The holder of the key can sign another history; a list of the first one detects it.
 #[test]
 fn another_history_under_the_same_key_is_other_content_or_another_log() {
     let home = Home::new();
@@ -138,38 +139,38 @@ fn another_history_under_the_same_key_is_other_content_or_another_log() {
     copy(&home.threads(), &before);
     let store = home.open();
     say(&store, &one, "what was said");
-    let heads = noted(&store);
+    let heads = current_heads(&store);
     store.close().unwrap();
     fs::remove_dir_all(home.threads()).unwrap();
     copy(&before, &home.threads());
     let store = home.open();
-    say(&store, &one, "what is told instead, and is longer than that");
-    assert_eq!(ways(&store.compare_heads(&heads, Depth::UpTo(0))), [(one.as_str(), Difference::Changed)]);
+    say(&store, &one, "other content, which is longer than that");
+    assert_eq!(differences(&store.compare_heads(&heads, Depth::UpTo(0))), [(one.as_str(), Difference::Changed)]);
     say(&store, &one, "and more");
-    assert_eq!(ways(&store.compare_heads(&heads, Depth::Whole)), [(one.as_str(), Difference::Changed)]);
+    assert_eq!(differences(&store.compare_heads(&heads, Depth::Whole)), [(one.as_str(), Difference::Changed)]);
     let mut other = heads.clone();
     other.threads.iter_mut().for_each(|head| head.log_id = "0".repeat(32).parse().unwrap());
     let found = store.compare_heads(&other, Depth::Whole);
-    assert_eq!(ways(&found), [(one.as_str(), Difference::OtherLog), (two.as_str(), Difference::OtherLog)]);
+    assert_eq!(differences(&found), [(one.as_str(), Difference::OtherLog), (two.as_str(), Difference::OtherLog)]);
 }
 
 #[test]
-fn a_tombstone_that_is_taken_away_is_named() {
+fn a_removed_tombstone_is_reported() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one-0123456789ab", &["a"]);
     store.delete(&one).unwrap();
-    let heads = noted(&store);
+    let heads = current_heads(&store);
     store.close().unwrap();
     let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
     database.execute("DELETE FROM tombstones", []).unwrap();
     let store = without_key(&home);
-    assert_eq!(ways(&store.compare_heads(&heads, Depth::Whole)), [(one.as_str(), Difference::Undeleted)]);
+    assert_eq!(differences(&store.compare_heads(&heads, Depth::Whole)), [(one.as_str(), Difference::Undeleted)]);
 }
 
-/// A forged row must not be signed as a head: a store that is at version 1 would seem rolled back from version 9.
+/// A forged row must not be signed as a head: a store at version 1 would seem rolled back from version 9.
 #[test]
-fn a_row_that_was_not_sealed_is_left_out_of_the_list_and_named() {
+fn an_unsealed_row_is_left_out_of_the_list_and_reported() {
     let home = Home::new();
     let store = home.open();
     let [one, two] = ["one", "two"].map(|name| thread_with(&store, &format!("{name}-0123456789ab"), &["a"]));
@@ -180,19 +181,19 @@ fn a_row_that_was_not_sealed_is_left_out_of_the_list_and_named() {
     assert_eq!(database.execute(sql, [one.as_str()]).unwrap(), 1);
     assert_eq!(database.execute("UPDATE budget_ledger SET max_spend = 5", []).unwrap(), 1);
     drop(database);
-    let noted = home.read_only().heads().unwrap();
-    assert_eq!(noted.left_out.len(), 2, "{noted:?}");
-    assert!(noted.left_out.iter().any(|why| why.contains(one.as_str())), "{noted:?}");
-    assert_eq!(noted.heads.threads.iter().map(|head| &head.thread_id).collect::<Vec<_>>(), [&two]);
-    assert_eq!(noted.heads.accounts, []);
+    let current = home.read_only().heads().unwrap();
+    assert_eq!(current.left_out.len(), 2, "{current:?}");
+    assert!(current.left_out.iter().any(|why| why.contains(one.as_str())), "{current:?}");
+    assert_eq!(current.heads.threads.iter().map(|head| &head.thread_id).collect::<Vec<_>>(), [&two]);
+    assert_eq!(current.heads.accounts, []);
 }
 
 #[test]
-fn a_list_is_believed_only_as_it_was_signed_by_a_trusted_key_and_as_a_list() {
+fn a_list_is_accepted_only_as_signed_by_a_trusted_key_and_as_a_list() {
     let home = Home::new();
     let store = home.open();
     thread_with(&store, "one-0123456789ab", &["a"]);
-    let text = store.sign_heads(&noted(&store)).unwrap();
+    let text = store.sign_heads(&current_heads(&store)).unwrap();
     assert!(Heads::read(text.as_bytes(), &home.trust()).is_ok());
     let stranger = Trust::of(&[Signer::generate(&SystemIds).public()]);
     assert!(Heads::read(text.as_bytes(), &stranger).is_err());
@@ -205,9 +206,9 @@ fn a_list_is_believed_only_as_it_was_signed_by_a_trusted_key_and_as_a_list() {
     assert!(Heads::read(tombstone.as_bytes(), &home.trust()).is_err());
 }
 
-/// A tombstone that is removed from a backup would bring nothing back, and nobody would know that there had been a thread.
+/// Removing a tombstone from a backup brings nothing back, but hides that there was a thread.
 #[test]
-fn a_backup_has_a_list_and_a_restore_names_what_it_tells_of_and_is_not_there() {
+fn a_restore_compares_with_the_list_of_its_backup() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one-0123456789ab", &["a"]);
@@ -224,7 +225,8 @@ fn a_backup_has_a_list_and_a_restore_names_what_it_tells_of_and_is_not_there() {
     let restore = |name: &str| {
         let project = folder.path().join(name);
         fs::create_dir(&project).unwrap();
-        let (trust, signer) = (home.trust(), Some(home.signer()));
+        let trust = home.trust();
+        let signer = Some(home.signer());
         LocalStore::restore(&backup, &project, &trust, signer, Arc::new(RealDisk), &mut |_, _| {})
     };
     assert_eq!(restore("whole").unwrap().differs, []);
@@ -242,9 +244,9 @@ fn a_backup_has_a_list_and_a_restore_names_what_it_tells_of_and_is_not_there() {
     assert!(refused.contains("heads.json"), "{refused}");
 }
 
-/// One that was cut short has a list too, and was taken for something else that is in the way.
+/// An interrupted backup may have a list, and was taken for foreign files.
 #[test]
-fn a_backup_that_was_cut_short_after_its_list_is_begun_anew() {
+fn a_backup_that_was_interrupted_after_its_list_is_started_over() {
     let home = Home::new();
     let store = home.open();
     thread_with(&store, "one-0123456789ab", &["a"]);

@@ -1,4 +1,4 @@
-//! Requests in the database: what was not sealed with the key counts for nothing, wherever it stands.
+//! Requests in the database: one that was not sealed with the key is never accepted.
 
 use rusqlite::Connection;
 use selvedge_model::{Input, Posted, Request, RequestId, ThreadId, Timestamp};
@@ -11,16 +11,18 @@ fn change(home: &Home, sql: &str) {
 }
 
 fn post(store: &impl Inbox, thread: &ThreadId, id: &str, request: Request) {
-    let (id, at) = (RequestId::new(id).unwrap(), Timestamp::from_micros(7));
+    let id = RequestId::new(id).unwrap();
+    let at = Timestamp::from_micros(7);
     store.post(Posted { thread: thread.clone(), id, at, request }).unwrap();
 }
 
-/// A raise, a decision or a stop that anybody could write into the database was taken for its owner's.
+/// A raise, a decision or a stop that another program wrote into the database was accepted as the user's.
 #[test]
 fn a_request_that_was_planted_altered_or_moved_is_not_sealed() {
     let home = Home::new();
     let store = home.open();
-    let (one, two) = (thread_with(&store, "one", &["hi"]), thread_with(&store, "two", &["hi"]));
+    let one = thread_with(&store, "one", &["hi"]);
+    let two = thread_with(&store, "two", &["hi"]);
     let seals = |thread: &ThreadId| -> Vec<bool> {
         store.pending(thread).unwrap().into_iter().map(|waiting| waiting.is_sealed).collect()
     };
@@ -44,12 +46,12 @@ fn a_request_that_was_planted_altered_or_moved_is_not_sealed() {
     }
     post(&store, &one, "genuine", Request::Cancel);
     change(&home, "UPDATE requests SET thread = (SELECT id FROM threads WHERE thread_id = 'two')");
-    assert_eq!((seals(&one), seals(&two)), (vec![], vec![false]), "it was for another chain");
+    assert_eq!((seals(&one), seals(&two)), (vec![], vec![false]), "it was sealed for another chain");
 }
 
-/// It was counted when the lease was given back and left out when the inbox was read: its holder went round for ever.
+/// It was counted when the lease was released and left out when the inbox was read: its holder looped for ever.
 #[test]
-fn a_row_that_nobody_can_read_holds_no_lease() {
+fn an_unreadable_row_does_not_block_a_release() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "one", &["hi"]);

@@ -1,7 +1,7 @@
-//! Processes that are really killed, at random moments, while they write. Everything they acknowledged is there
-//! afterwards, a batch is in both its threads or in neither, the log verifies, and the next append works.
+//! Processes that are killed at random moments while they write. Afterwards everything they acknowledged exists, a batch is in both its
+//! threads or in neither, the log verifies, and the next append works.
 //!
-//! The child is this same test binary, told by its environment to write instead of test.
+//! The child is this same test binary; an environment variable makes it write instead of test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -30,7 +30,7 @@ fn spawn(home: &Home, role: &str) -> Child {
         .unwrap()
 }
 
-/// Not a test by itself: what the killed processes do.
+/// Not a test by itself: the work of the killed processes.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -49,7 +49,7 @@ fn child() {
     }
 }
 
-/// Starts a child, kills it at a random moment after its first acknowledgement and gives the last version it acknowledged.
+/// Starts a child, kills it at a random moment after its first acknowledgement and returns the last version it acknowledged.
 fn run_and_kill(home: &Home, role: &str) -> u64 {
     let mut child = spawn(home, role);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -85,7 +85,7 @@ fn a_process_killed_while_appending_loses_nothing_it_acknowledged() {
         assert_whole(&store, &thread);
         let next = store.commit(Batch::of(Part::new(thread.clone(), Expect::Exact(version), says("next")))).unwrap();
         assert_eq!(next.versions[0].1, version + 1);
-        // Sometimes leave everything as a crash would, sometimes close in order.
+        // Sometimes everything is left as a crash would, sometimes the store is closed cleanly.
         if round % 2 == 0 {
             store.close().unwrap();
         }
@@ -95,7 +95,8 @@ fn a_process_killed_while_appending_loses_nothing_it_acknowledged() {
 #[test]
 fn a_process_killed_while_committing_to_two_threads_leaves_both_or_neither() {
     let home = Home::new();
-    let (one, two) = (id("one-0123456789ab"), id("two-0123456789ab"));
+    let one = id("one-0123456789ab");
+    let two = id("two-0123456789ab");
     let store = home.open();
     store.commit(birth(&one)).unwrap();
     store.commit(birth(&two)).unwrap();
@@ -112,7 +113,7 @@ fn a_process_killed_while_committing_to_two_threads_leaves_both_or_neither() {
 }
 
 #[test]
-fn processes_side_by_side_share_one_thread_without_losing_a_version() {
+fn parallel_processes_share_one_thread_without_losing_a_version() {
     let home = Home::new();
     let thread = id("scribe-0123456789ab");
     let store = home.open();

@@ -1,9 +1,9 @@
-//! The local store from outside: the shared suite, damage, crashes, a hostile world.
+//! The local store from outside: the shared suite, damage, crashes, a hostile environment.
 
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a skipped test says why, and a child process tells its parent"
+    reason = "a skipped test prints why, and a child process reports to its parent"
 )]
 
 mod alive;

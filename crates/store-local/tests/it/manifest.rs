@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Home, thread_with};
 
-/// Every turn of a run adds to what the thread used; a signature and a rename for each of them would be too much.
+/// Every turn of a run adds to the usage of its thread; a signature and a rename for each turn would be too expensive.
 #[test]
 fn the_turns_of_a_run_change_the_registry_and_not_the_file() {
     let home = Home::new();

@@ -1,21 +1,21 @@
-//! Processes queue at `commit.lock` before they write. SQLite would let them in one by one as well, but in no order, and whoever
-//! rebuilds or quarantines relies on being alone.
+//! Processes queue at `commit.lock` before they write. SQLite would serialize them as well, but in no order, and rebuilding and
+//! quarantining rely on excluding all writers.
 
 use std::thread;
 use std::time::Duration;
 
 use selvedge_model::{Batch, Expect, Part};
 use selvedge_store::Commit;
-use selvedge_store_local::disk::{Disk, How, RealDisk};
+use selvedge_store_local::disk::{Disk, OpenMode, RealDisk};
 
 use crate::support::{Home, says, thread_with};
 
 #[test]
-fn whoever_commits_waits_for_whoever_has_the_commit_lock() {
+fn a_commit_waits_for_the_holder_of_the_commit_lock() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
-    let held = RealDisk.open(&home.threads().join("commit.lock"), How::Write).unwrap();
+    let held = RealDisk.open(&home.threads().join("commit.lock"), OpenMode::Write).unwrap();
     held.lock().unwrap();
     thread::scope(|scope| {
         let part = Part::new(thread.clone(), Expect::Exact(1), says("two"));

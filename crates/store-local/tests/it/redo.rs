@@ -1,4 +1,4 @@
-//! Redo rows that are written over once their bytes are durable, and what nobody needs any more.
+//! Redo rows that are overwritten once their bytes are durable, and stale ones.
 
 use std::fs;
 use std::thread;
@@ -18,7 +18,7 @@ fn database(home: &Home) -> Connection {
     database
 }
 
-/// The number and place of every row.
+/// The id, thread and offset of every row.
 fn rows(home: &Home) -> Vec<(i64, i64, i64)> {
     let database = database(home);
     let mut statement = database.prepare("SELECT id, thread, offset FROM redo ORDER BY id").unwrap();
@@ -26,8 +26,8 @@ fn rows(home: &Home) -> Vec<(i64, i64, i64)> {
     found.map(Result::unwrap).collect()
 }
 
-/// Commits until rows are written over: then those before them were durable. Gives how many rows there are.
-fn until_rows_are_used_again(home: &Home, store: &LocalStore, thread: &ThreadId) -> usize {
+/// Commits until rows are overwritten: then those before them were durable. Returns the number of rows.
+fn until_rows_are_reused(home: &Home, store: &LocalStore, thread: &ThreadId) -> usize {
     let began = Instant::now();
     loop {
         let before = rows(home);
@@ -36,20 +36,20 @@ fn until_rows_are_used_again(home: &Home, store: &LocalStore, thread: &ThreadId)
         if before.len() == after.len() && before != after {
             return after.len();
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "no row was used again");
+        assert!(began.elapsed() < Duration::from_secs(60), "no row was reused");
         thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
-fn rows_are_used_again_and_gone_after_an_orderly_close() {
+fn rows_are_reused_and_removed_by_a_clean_close() {
     let home = Home::new();
     let store = home.open();
     let ann = thread_with(&store, "ann-0123456789ab", &["one", "two", "three"]);
     let bob = thread_with(&store, "bob-ba9876543210", &["one"]);
-    let count = until_rows_are_used_again(&home, &store, &ann);
-    until_rows_are_used_again(&home, &store, &bob);
-    assert!(rows(&home).len() <= count + 2, "rows of one thread serve another");
+    let count = until_rows_are_reused(&home, &store, &ann);
+    until_rows_are_reused(&home, &store, &bob);
+    assert!(rows(&home).len() <= count + 2, "rows of one thread are reused by another");
     for thread in [&ann, &bob] {
         assert_sound(&store, thread, store.get(thread).unwrap().version);
     }
@@ -57,19 +57,19 @@ fn rows_are_used_again_and_gone_after_an_orderly_close() {
     assert_eq!(rows(&home), []);
 }
 
-/// A process died, and power failed with it: of the rows that it left some were written over, so that those of a thread
-/// have gaps, and the newest are all there is of what was committed last.
+/// A process died in a power failure: some of its rows were overwritten, so that those of a thread have gaps, and only the newest rows have
+/// what was committed last.
 #[test]
-fn what_a_dead_process_left_is_drained_past_gaps_and_deleted() {
+fn redo_of_a_dead_process_is_drained_past_gaps_and_deleted() {
     let home = Home::new();
     let store = home.open();
     let ann = thread_with(&store, "ann-0123456789ab", &["one", "two", "three"]);
     let bob = thread_with(&store, "bob-ba9876543210", &["one"]);
-    // The newest row of the first thread is written over, older ones are still there.
+    // The newest row of the first thread is overwritten, older ones still exist.
     let of_ann = || rows(&home).into_iter().filter(|(_, thread, _)| *thread == 1).map(|(_, _, offset)| offset);
     let newest = of_ann().max().unwrap();
     while of_ann().any(|offset| offset == newest) {
-        until_rows_are_used_again(&home, &store, &bob);
+        until_rows_are_reused(&home, &store, &bob);
     }
     assert!(of_ann().count() > 0);
     let lengths = [&ann, &bob].map(|thread| fs::metadata(home.transcript(thread)).unwrap().len());
@@ -91,15 +91,15 @@ fn what_a_dead_process_left_is_drained_past_gaps_and_deleted() {
     assert_eq!(rows(&home), []);
 }
 
-/// Another process that drained a row may have deleted it, and a row may be something else than what was kept: then it is
-/// somebody's only copy of what was committed.
+/// Another process that drained a row may have deleted it, and a row may be another one than this process remembers: then it may be the
+/// only copy of a commit.
 #[test]
-fn a_row_is_written_over_only_if_it_is_still_the_one_that_was_kept() {
+fn a_row_is_overwritten_only_if_it_is_still_the_remembered_one() {
     let home = Home::new();
     let store = home.open();
     let ann = thread_with(&store, "ann-0123456789ab", &["one", "two", "three"]);
-    until_rows_are_used_again(&home, &store, &ann);
-    // From here on no row is what the store believes it to be.
+    until_rows_are_reused(&home, &store, &ann);
+    // From here on no row is what the store remembers.
     thread::sleep(Duration::from_millis(700));
     let changed = rows(&home);
     database(&home).execute("UPDATE redo SET offset = offset + 1000000", params![]).unwrap();
@@ -107,7 +107,7 @@ fn a_row_is_written_over_only_if_it_is_still_the_one_that_was_kept() {
     let version = append(&store, &ann, "last").unwrap();
     let after = rows(&home);
     for (id, thread, offset) in changed {
-        assert!(after.contains(&(id, thread, offset + 1_000_000)), "row {id} was written over");
+        assert!(after.contains(&(id, thread, offset + 1_000_000)), "row {id} was overwritten");
     }
     drop(store);
     fs::File::options().write(true).open(home.transcript(&ann)).unwrap().set_len(length).unwrap();
@@ -118,7 +118,7 @@ fn a_row_is_written_over_only_if_it_is_still_the_one_that_was_kept() {
 }
 
 #[test]
-fn a_place_in_the_feed_is_never_used_twice() {
+fn a_feed_position_is_never_reused() {
     let home = Home::new();
     let store = home.open();
     let ann = thread_with(&store, "ann-0123456789ab", &["one"]);
@@ -126,7 +126,7 @@ fn a_place_in_the_feed_is_never_used_twice() {
     let seen = store.position().unwrap();
     store.delete(&bob).unwrap();
     assert_eq!(store.position().unwrap(), seen);
-    assert_eq!(store.after(0, 10).unwrap().len(), 2, "nobody hears of what is gone");
+    assert_eq!(store.after(0, 10).unwrap().len(), 2, "a deleted thread is not in the feed");
     append(&store, &ann, "two").unwrap();
     let told = store.after(seen, 10).unwrap();
     assert_eq!((told.len(), told[0].position, &told[0].thread), (1, seen + 1, &ann));

@@ -1,8 +1,7 @@
-//! Rebuilding the database: the same content comes out of the logs, whatever was done to a store, and whenever the rebuilding is
-//! killed.
+//! Rebuilding the database: the logs give the same content, whatever was done to a store, and whenever the rebuild is killed.
 //!
-//! Every case of the shared suite runs here once more; afterwards its store is rebuilt, with and without the old database,
-//! and the dumps are compared.
+//! Every case of the shared suite runs here once more; afterwards its store is rebuilt, with and without the old database, and the dumps
+//! are compared.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +17,7 @@ use selvedge_log::recovery::Finding;
 use selvedge_model::{Batch, Classify, CommitKey, Expect, Ids, Kind, Part, Posted, Request, RequestId, ThreadId};
 use selvedge_store::conformance::Harness;
 use selvedge_store::{Acquire, Commit, Error, Feed, Inbox, Leases, Logs};
-use selvedge_store_local::disk::{Disk, DiskFile, How, RealDisk};
+use selvedge_store_local::disk::{Disk, DiskFile, OpenMode, RealDisk};
 use selvedge_store_local::system::SystemIds;
 use selvedge_store_local::{LocalStore, Rebuild, Reindexed};
 
@@ -32,8 +31,8 @@ fn rebuild_with(home: &Home, disk: Arc<dyn Disk>) -> Rebuild {
     Rebuild { project: home.folder.path().to_owned(), trust: home.trust(), signer: Some(home.signer()), disk }
 }
 
-/// Rebuilds, and waits for owners that only seem to live: a process that another test forks at that moment has their locks until it
-/// runs its own program.
+/// Rebuilds, and waits for owners that only seem alive: a process that another test forks at that moment has their locks until it executes
+/// its own program.
 pub(crate) fn reindex(home: &Home) -> Reindexed {
     let patience = Instant::now() + Duration::from_secs(5);
     loop {
@@ -54,14 +53,14 @@ fn lose_database(home: &Home) {
     }
 }
 
-/// What of a dump stands in logs and tombstones: no notes, no leases, and after a deletion no keys and accounts.
+/// The part of a dump that is in logs and tombstones: no requests, no leases, and after a deletion no keys and accounts.
 fn in_logs(dump: &str) -> Vec<String> {
     let deleted = dump.lines().any(|line| line.starts_with("tombstones"));
     let outside = |line: &str| {
         ["requests", "leads"].iter().any(|table| line.starts_with(table))
             || (deleted && ["keys", "budget_ledger", "reservations"].iter().any(|table| line.starts_with(table)))
     };
-    // Accounts of the suite are named after threads that never were, which are not here once nothing else tells of them.
+    // Accounts of the suite are named after threads that never existed, and are lost with the database.
     let text = |line: &str| {
         let end = if line.starts_with("budget_ledger") { line.rfind(" | ") } else { line.find(" | epoch ") };
         line[..end.unwrap_or(line.len())].to_owned()
@@ -69,7 +68,7 @@ fn in_logs(dump: &str) -> Vec<String> {
     dump.lines().filter(|line| !outside(line)).map(text).collect()
 }
 
-/// A store of the suite that is rebuilt twice before it goes.
+/// A store of the suite that is rebuilt twice before it is dropped.
 struct Rebuilt(Home);
 
 impl Harness for Rebuilt {
@@ -94,11 +93,11 @@ impl Drop for Rebuilt {
         let before = dump(home);
         let rebuilt = reindex(home);
         assert!(rebuilt.left_out.is_empty() && rebuilt.notices.is_empty(), "{rebuilt:?}");
-        assert_eq!(dump(home), before, "the old database was there");
+        assert_eq!(dump(home), before, "with the old database");
         lose_database(home);
         let rebuilt = reindex(home);
         assert!(rebuilt.left_out.is_empty(), "{rebuilt:?}");
-        assert_eq!(in_logs(&dump(home)), in_logs(&before), "the old database was gone");
+        assert_eq!(in_logs(&dump(home)), in_logs(&before), "without the old database");
         home.open().close().unwrap();
     }
 }
@@ -123,7 +122,8 @@ fn busy() -> (Home, Vec<ThreadId>) {
 }
 
 pub(crate) fn request(thread: &ThreadId) -> Posted {
-    let (id, at) = (RequestId::new("n1").unwrap(), selvedge_model::Timestamp::from_micros(7));
+    let id = RequestId::new("n1").unwrap();
+    let at = selvedge_model::Timestamp::from_micros(7);
     Posted { thread: thread.clone(), id, at, request: Request::Rename { title: "new".to_owned() } }
 }
 
@@ -156,8 +156,8 @@ fn without_database_and_manifests_everything_is_restored() {
         assert_eq!(append(&store, thread).unwrap(), 4);
     }
     let again = store.commit(birth(&id("gone-0123456789ab")));
-    assert!(matches!(again, Err(Error::Deleted(_))), "ids are never used again");
-    // The answer to a key is found again, in the order in which its parts are handed in.
+    assert!(matches!(again, Err(Error::Deleted(_))), "ids are never reused");
+    // The answer to a commit key is found again, in the order of its parts.
     let parts = threads.iter().rev().map(|thread| Part::new(thread.clone(), Expect::Any, says("together"))).collect();
     let batch = Batch { parts, ..birth(&threads[0]) }.with_key(CommitKey::new("k1").unwrap());
     assert!(matches!(store.commit(batch), Err(Error::KeyReused(_))), "another order is another request");
@@ -165,18 +165,18 @@ fn without_database_and_manifests_everything_is_restored() {
     assert_eq!(outcome.versions.len(), 3);
 }
 
-/// A log that was cut at a checkpoint, beside a lost database and a `thread.json` that remembers less, looks whole: at least it
-/// is said that nobody vouches for its end.
+/// A log that was cut at a checkpoint, with a lost database and an older `thread.json`, looks complete: at least it is reported that
+/// nothing confirms its end.
 #[test]
-fn it_is_said_of_how_many_threads_only_the_log_tells_where_it_ends() {
+fn the_number_of_threads_whose_end_only_the_log_confirms_is_reported() {
     let (home, threads) = busy();
-    assert_eq!(reindex(&home).unvouched, 0, "the old database vouches for all");
+    assert_eq!(reindex(&home).unvouched, 0, "the old database confirms all");
     lose_database(&home);
     assert_eq!(reindex(&home).unvouched, threads.len() as u64, "their manifests are older than their logs");
 }
 
 #[test]
-fn requests_epochs_and_places_in_the_feed_are_carried_over() {
+fn requests_epochs_and_feed_positions_are_carried_over() {
     let (home, threads) = busy();
     let store = home.open();
     let lease = store.acquire(&threads[1], Acquire::default()).unwrap();
@@ -195,12 +195,12 @@ fn requests_epochs_and_places_in_the_feed_are_carried_over() {
 }
 
 #[test]
-fn what_was_committed_and_not_drained_is_not_lost() {
+fn committed_bytes_that_are_not_drained_are_not_lost() {
     let (home, threads) = busy();
     let store = home.open();
     assert_eq!(append(&store, &threads[0]).unwrap(), 4);
     drop(store);
-    // As after a power cut: the transcript lacks what the redo has.
+    // As after a power failure: the transcript lacks the bytes of the redo.
     let path = home.transcript(&threads[0]);
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() - 300]).unwrap();
@@ -211,7 +211,7 @@ fn what_was_committed_and_not_drained_is_not_lost() {
 }
 
 #[test]
-fn a_log_that_does_not_hold_or_is_cut_keeps_what_is_known_of_it() {
+fn a_damaged_or_cut_log_keeps_its_old_rows() {
     let (home, threads) = busy();
     let before = dump(&home);
     let damaged = home.transcript(&threads[0]);
@@ -227,11 +227,11 @@ fn a_log_that_does_not_hold_or_is_cut_keeps_what_is_known_of_it() {
     let left_out: BTreeSet<_> = rebuilt.left_out.iter().map(|left| (&left.thread, left.is_known)).collect();
     assert_eq!(left_out, BTreeSet::from([(&threads[0], true), (&threads[1], true)]), "{rebuilt:?}");
     assert_eq!(dump(&home), before, "no head is lowered");
-    assert_eq!(fs::read(&damaged).unwrap(), bytes, "the folder is left alone");
+    assert_eq!(fs::read(&damaged).unwrap(), bytes, "the folder is not changed");
     let store = home.open();
     assert_eq!(append(&store, &threads[1]).unwrap_err().kind(), Kind::Integrity);
     drop(store);
-    // Without the old database, a batch mate still remembers what was cut, and the damaged one is left out.
+    // Without the old database, another log of the batch still records what was cut, and the damaged one is left out.
     lose_database(&home);
     fs::remove_file(home.threads().join(threads[1].folder()).join("thread.json")).unwrap();
     let rebuilt = reindex(&home);
@@ -242,11 +242,11 @@ fn a_log_that_does_not_hold_or_is_cut_keeps_what_is_known_of_it() {
     assert!(matches!(store.head(&threads[0]), Err(Error::NoThread(_))));
     let again = store.commit(birth(&threads[0])).unwrap_err();
     assert_eq!(again.kind(), Kind::Integrity, "{again}");
-    assert_eq!(fs::read(&damaged).unwrap(), bytes, "nobody writes over a log that is not indexed");
+    assert_eq!(fs::read(&damaged).unwrap(), bytes, "a log without rows is not overwritten");
 }
 
 #[test]
-fn a_deletion_that_was_cut_short_is_finished_and_nothing_comes_back() {
+fn an_interrupted_deletion_is_finished_and_nothing_comes_back() {
     let (home, threads) = busy();
     let saved = home.folder.path().join("saved");
     let folder = home.threads().join(threads[2].folder());
@@ -260,7 +260,7 @@ fn a_deletion_that_was_cut_short_is_finished_and_nothing_comes_back() {
     assert_eq!((rebuilt.threads, rebuilt.tombstones, rebuilt.finished_deletions), (2, 2, 1));
     assert!(!folder.exists());
     assert!(matches!(home.open().head(&threads[2]), Err(Error::Deleted(_))));
-    // A tombstone that nobody trusted signed deletes nothing.
+    // A tombstone of an untrusted signer deletes nothing.
     let other = home.threads().join("tombstones").join(format!("{}.json", threads[0].folder()));
     let forged = fs::read_to_string(home.threads().join("tombstones").join(format!("{}.json", threads[2].folder())));
     fs::write(other, forged.unwrap().replace(threads[2].as_str(), threads[0].as_str())).unwrap();
@@ -269,7 +269,7 @@ fn a_deletion_that_was_cut_short_is_finished_and_nothing_comes_back() {
 }
 
 #[test]
-fn a_database_that_cannot_be_read_is_kept_aside() {
+fn an_unreadable_database_is_moved_aside() {
     let (home, threads) = busy();
     let before = dump(&home);
     let database = home.threads().join("registry.db");
@@ -288,7 +288,7 @@ fn a_database_that_cannot_be_read_is_kept_aside() {
 }
 
 #[test]
-fn nobody_rebuilds_a_store_that_somebody_writes() {
+fn a_store_that_is_open_for_writing_is_not_rebuilt() {
     let (home, _) = busy();
     let store = home.open();
     let refused = LocalStore::reindex(&rebuild(&home), &mut |_, _| {}).unwrap_err();
@@ -306,7 +306,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A disk that fails from the n-th call on that changes something, as a process that dies there.
+/// A disk that fails from the n-th changing call on, as if the process died there.
 #[derive(Debug)]
 pub(crate) struct Dying(pub(crate) Arc<AtomicI64>);
 
@@ -315,16 +315,16 @@ struct DyingFile(Box<dyn DiskFile>, Dying);
 
 impl Dying {
     fn check(&self) -> io::Result<()> {
-        match self.0.fetch_sub(1, Ordering::SeqCst) <= 0 {
-            true => Err(io::Error::other("made to fail")),
-            false => Ok(()),
+        if self.0.fetch_sub(1, Ordering::SeqCst) <= 0 {
+            return Err(io::Error::other("made to fail"));
         }
+        Ok(())
     }
 }
 
 impl Disk for Dying {
-    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
-        if how != How::Read {
+    fn open(&self, path: &Path, how: OpenMode) -> io::Result<Box<dyn DiskFile>> {
+        if how != OpenMode::Read {
             self.check()?;
         }
         Ok(Box::new(DyingFile(RealDisk.open(path, how)?, Self(self.0.clone()))))
@@ -390,7 +390,7 @@ impl DiskFile for DyingFile {
     }
 }
 
-/// Leaves a store as a crash does: something is not drained, a deletion is not finished.
+/// Leaves a store as a crash does: undrained bytes, an unfinished deletion.
 fn crashed() -> (Home, Vec<ThreadId>, String) {
     let (home, threads) = busy();
     let store = home.open();
@@ -406,13 +406,13 @@ fn crashed() -> (Home, Vec<ThreadId>, String) {
 }
 
 #[test]
-fn failing_at_any_call_it_is_run_again_and_done() {
+fn after_a_failure_at_any_call_a_second_run_completes() {
     for lost in [false, true] {
         let mut calls = 0;
         loop {
             let (home, threads, before) = crashed();
             if lost {
-                // A database that was lost can't have had undrained redo for us.
+                // A lost database can't have had undrained redo.
                 home.open().close().unwrap();
                 lose_database(&home);
             }
@@ -422,9 +422,10 @@ fn failing_at_any_call_it_is_run_again_and_done() {
             if !done {
                 reindex(&home);
             }
-            match lost {
-                false => assert_eq!(dump(&home), before, "after {calls} calls"),
-                true => assert_eq!(in_logs(&dump(&home)), in_logs(&before), "after {calls} calls"),
+            if lost {
+                assert_eq!(in_logs(&dump(&home)), in_logs(&before), "after {calls} calls");
+            } else {
+                assert_eq!(dump(&home), before, "after {calls} calls");
             }
             let store = home.open();
             threads.iter().for_each(|thread| assert_sound(&store, thread));
@@ -437,7 +438,7 @@ fn failing_at_any_call_it_is_run_again_and_done() {
     }
 }
 
-/// Not a test by itself: what the killed processes do.
+/// Not a test by itself: the work of the killed processes.
 #[test]
 fn child() {
     let Ok(folder) = std::env::var("SELVEDGE_TEST_REINDEX") else { return };
@@ -451,7 +452,7 @@ fn child() {
 }
 
 #[test]
-fn killed_at_any_moment_it_is_run_again_and_done() {
+fn after_a_kill_at_any_moment_a_second_run_completes() {
     let (home, threads, before) = crashed();
     for round in 0..25 {
         let mut child = Command::new(std::env::current_exe().unwrap())

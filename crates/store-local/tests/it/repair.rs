@@ -1,4 +1,4 @@
-//! Every kind of file damaged in turn: what may be mended is mended, said and signed; the rest is refused; and no log is ever
+//! Every kind of file damaged in turn: what may be repaired is repaired, reported and signed; the rest is refused; and no log is ever
 //! edited before its last checkpoint.
 
 use std::fs;
@@ -18,7 +18,7 @@ use selvedge_store_local::{Access, LocalStore, Mended, Provisional, Repair, doct
 use crate::reindex::{Dying, reindex};
 use crate::support::{Home, id, says, thread_with};
 
-const MEND: Repair = Repair { accept_loss: false, dry_run: false };
+const REPAIR: Repair = Repair { accept_loss: false, dry_run: false };
 const ACCEPT: Repair = Repair { accept_loss: true, dry_run: false };
 
 struct Sample {
@@ -49,15 +49,15 @@ impl Sample {
         fs::write(self.home.transcript(&self.thread), bytes).unwrap();
     }
 
-    /// The log begins with these bytes, is sound, and can be gone on with.
-    fn assert_goes_on(&self, store: &LocalStore, beginning: &[u8], version: u64) {
+    /// The log begins with these bytes, is sound, and can be continued.
+    fn assert_continues(&self, store: &LocalStore, beginning: &[u8], version: u64) {
         let now = fs::read(self.home.transcript(&self.thread)).unwrap();
         assert!(now.starts_with(beginning), "a log is never edited before its last checkpoint");
         let verdict = store.verify(&self.thread, &mut |_| {}).unwrap();
         assert_eq!(verdict.judgement.finding, Finding::Sound);
         assert_eq!(verdict.judgement.unchanged_up_to, Some(version));
         assert_eq!(append(store, &self.thread).unwrap(), version + 1);
-        assert!(store.repair(&self.thread, MEND).unwrap().mended.is_empty(), "there is nothing left to mend");
+        assert!(store.repair(&self.thread, REPAIR).unwrap().mended.is_empty(), "there is nothing left to repair");
         load(store, &self.thread, &self.home.trust(), None).unwrap();
     }
 
@@ -76,34 +76,34 @@ fn append(store: &LocalStore, thread: &ThreadId) -> Result<u64, Error> {
 }
 
 #[test]
-fn a_sound_thread_is_left_as_it_is() {
+fn a_sound_thread_is_not_changed() {
     let sample = Sample::new();
     let store = sample.home.open();
     let repaired = store.repair(&sample.thread, ACCEPT).unwrap();
     assert_eq!((repaired.mended.len(), repaired.version), (0, 3));
     store.close().unwrap();
     assert_eq!(fs::read(sample.home.transcript(&sample.thread)).unwrap(), sample.bytes);
-    let nothing = sample.home.open().repair(&id("nobody-0123456789ab"), MEND);
+    let nothing = sample.home.open().repair(&id("missing-0123456789ab"), REPAIR);
     assert!(matches!(nothing, Err(Error::NoThread(_))));
 }
 
 #[test]
-fn foreign_bytes_go_to_a_quarantine_file_and_the_log_says_so() {
+fn foreign_bytes_go_to_a_quarantine_file_and_the_log_records_that() {
     let sample = Sample::new();
     sample.put(&[&sample.bytes[..], b"garbage\nmore"].concat());
     let store = sample.home.open();
-    let dry = store.repair(&sample.thread, Repair { dry_run: true, ..MEND }).unwrap();
+    let dry = store.repair(&sample.thread, Repair { dry_run: true, ..REPAIR }).unwrap();
     assert_eq!(dry.mended, [Mended::ForeignBytes { bytes: 12 }]);
     assert_eq!(store.head(&sample.thread).unwrap().version, 3, "nothing is done yet");
-    let repaired = store.repair(&sample.thread, MEND).unwrap();
+    let repaired = store.repair(&sample.thread, REPAIR).unwrap();
     assert_eq!((repaired.mended, repaired.version), (dry.mended, 4));
     assert_eq!(fs::read(sample.file("transcript.quarantine-3")).unwrap(), b"garbage\nmore");
     assert_eq!(sample.recoveries(&store)[0].quarantine.as_deref(), Some("transcript.quarantine-3"));
-    sample.assert_goes_on(&store, &sample.bytes, 4);
+    sample.assert_continues(&store, &sample.bytes, 4);
 }
 
 #[test]
-fn a_manifest_that_is_missing_or_not_believed_is_written_anew_and_kept_aside() {
+fn a_missing_or_invalid_manifest_is_moved_aside_and_written_again() {
     type Damage = fn(&str) -> Option<String>;
     let damages: [(&str, Damage); 3] = [
         ("missing", |_| None),
@@ -119,17 +119,17 @@ fn a_manifest_that_is_missing_or_not_believed_is_written_anew_and_kept_aside() {
             None => fs::remove_file(&path).unwrap(),
         }
         let store = sample.home.open();
-        let repaired = store.repair(&sample.thread, MEND).unwrap();
+        let repaired = store.repair(&sample.thread, REPAIR).unwrap();
         let [Mended::Manifest { aside, .. }] = &repaired.mended[..] else { panic!("{what}: {repaired:?}") };
         let kept = aside.as_ref().map(|name| fs::read_to_string(sample.file(name)).unwrap());
         assert_eq!(kept, damaged, "{what}");
         assert!(sample.recoveries(&store)[0].found.starts_with("manifest"), "{what}");
-        sample.assert_goes_on(&store, &sample.bytes, 4);
+        sample.assert_continues(&store, &sample.bytes, 4);
     }
 }
 
 #[test]
-fn a_manifest_of_an_earlier_time_is_written_anew() {
+fn an_outdated_manifest_is_written_again() {
     let sample = Sample::new();
     let old = fs::read(sample.file("thread.json")).unwrap();
     let store = sample.home.open();
@@ -139,20 +139,20 @@ fn a_manifest_of_an_earlier_time_is_written_anew() {
     store.close().unwrap();
     fs::write(sample.file("thread.json"), &old).unwrap();
     let store = sample.home.open();
-    let repaired = store.repair(&sample.thread, MEND).unwrap();
+    let repaired = store.repair(&sample.thread, REPAIR).unwrap();
     let [Mended::Manifest { aside: Some(aside), .. }] = &repaired.mended[..] else { panic!("{repaired:?}") };
     assert_eq!(fs::read(sample.file(aside)).unwrap(), old);
     assert!(fs::read_to_string(sample.file("thread.json")).unwrap().contains("\"New\""));
-    sample.assert_goes_on(&store, &sample.bytes, 5);
+    sample.assert_continues(&store, &sample.bytes, 5);
 }
 
 #[test]
-fn a_database_older_than_the_log_follows_it() {
+fn a_database_older_than_the_log_is_updated_from_it() {
     let sample = Sample::new();
     let database = sample.home.threads().join("registry.db");
     let old = fs::read(&database).unwrap();
     let store = sample.home.open();
-    // Leases raise the epoch that the log is signed under above what the old database knows.
+    // Leases raise the epoch that the log is signed under above the old database's.
     for _ in 0..5 {
         let lease = store.acquire(&sample.thread, Acquire::default()).unwrap();
         let part = Part::new(sample.thread.clone(), Expect::Any, says("later")).under(lease.epoch);
@@ -164,40 +164,40 @@ fn a_database_older_than_the_log_follows_it() {
     fs::write(&database, old).unwrap();
     let store = sample.home.open();
     assert_eq!(append(&store, &sample.thread).unwrap_err().code(), "database_behind");
-    let repaired = store.repair(&sample.thread, MEND).unwrap();
+    let repaired = store.repair(&sample.thread, REPAIR).unwrap();
     assert_eq!((&repaired.mended[0], repaired.version), (&Mended::DatabaseBehind { database: 3, file: 8 }, 9));
     assert_eq!(store.get(&sample.thread).unwrap().version, 9);
-    sample.assert_goes_on(&store, &whole, 9);
+    sample.assert_continues(&store, &whole, 9);
     store.close().unwrap();
     let before = sample.home.read_only().dump().unwrap();
     reindex(&sample.home);
-    assert_eq!(sample.home.read_only().dump().unwrap(), before, "it has what a rebuilt one has");
+    assert_eq!(sample.home.read_only().dump().unwrap(), before, "it equals a rebuilt one");
 }
 
 #[test]
-fn a_log_that_is_cut_goes_on_only_if_the_loss_is_accepted_and_says_so_for_ever() {
+fn a_cut_log_continues_only_if_the_loss_is_accepted_and_records_it_for_good() {
     for torn in [0, 40] {
         let sample = Sample::new();
         sample.put(&sample.bytes[..sample.ends[1] + torn]);
         let store = sample.home.open();
-        let refused = store.repair(&sample.thread, MEND).unwrap_err();
+        let refused = store.repair(&sample.thread, REPAIR).unwrap_err();
         assert_eq!(refused.code(), "truncated");
         assert!(refused.hint().unwrap().contains("--accept-loss"), "{refused}: {:?}", refused.hint());
         assert_eq!(append(&store, &sample.thread).unwrap_err().kind(), Kind::Integrity);
         let repaired = store.repair(&sample.thread, ACCEPT).unwrap();
         let Mended::Loss { from_version: 2, to_version: 3, by } = &repaired.mended[0] else { panic!("{repaired:?}") };
         assert_eq!(by, "the database");
-        assert_eq!(repaired.version, 4, "it goes on behind the version that was remembered");
+        assert_eq!(repaired.version, 4, "it continues after the recorded version");
         let recoveries = sample.recoveries(&store);
         let loss = recoveries.iter().find(|found| found.is_loss()).unwrap();
         assert_eq!((loss.from_version, loss.to_version), (Some(2), Some(3)));
         assert_eq!(loss.bytes as usize, sample.bytes.len() - sample.ends[1]);
         assert_eq!(recoveries.len(), if torn > 0 { 3 } else { 2 }, "{recoveries:?}");
-        sample.assert_goes_on(&store, &sample.bytes[..sample.ends[1]], 4);
+        sample.assert_continues(&store, &sample.bytes[..sample.ends[1]], 4);
         let loaded = load(&store, &sample.thread, &sample.home.trust(), None).unwrap();
-        assert_eq!(loaded.thread.messages.len(), 2, "one of before, one of after");
+        assert_eq!(loaded.thread.messages.len(), 2, "one from before, one from after");
         store.close().unwrap();
-        // It stays so in a rebuilt database.
+        // It is the same in a rebuilt database.
         let before = sample.home.read_only().dump().unwrap();
         fs::remove_file(sample.home.threads().join("registry.db")).unwrap();
         reindex(&sample.home);
@@ -206,9 +206,9 @@ fn a_log_that_is_cut_goes_on_only_if_the_loss_is_accepted_and_says_so_for_ever()
     }
 }
 
-/// What was accepted once is said by every later verdict, of an export too, and by doctor.
+/// A loss that was accepted once is reported by every later verdict, of an export too, and by doctor.
 #[test]
-fn versions_that_are_lost_are_named_for_ever() {
+fn lost_versions_are_always_reported() {
     let sample = Sample::new();
     sample.put(&sample.bytes[..sample.ends[1]]);
     let store = sample.home.open();
@@ -238,9 +238,9 @@ fn versions_that_are_lost_are_named_for_ever() {
     assert_eq!(report.worst(), Some(doctor::Severity::Note), "{report:?}");
 }
 
-/// What was posted in a version that is lost is known to the database. Without it nothing tells what came of that: no ceiling rises.
+/// The database has the postings of a lost version. Without it their effect is unknown: no ceiling rises.
 #[test]
-fn what_was_spent_in_versions_that_are_lost_stays_spent() {
+fn what_was_spent_in_lost_versions_stays_spent() {
     let (home, threads) = crate::family::with_budgets();
     let parent = &threads[0];
     let truth = home.read_only().account(parent).unwrap().unwrap();
@@ -271,9 +271,9 @@ fn what_was_spent_in_versions_that_are_lost_stays_spent() {
     }
 }
 
-/// The log goes back to a version at which it ran; that a person killed it since is known to its row and its manifest.
+/// The log is cut back to a version at which the thread ran; its row and its manifest record that a person killed it since.
 #[test]
-fn a_thread_that_was_killed_in_what_is_lost_stays_killed() {
+fn a_thread_that_was_killed_in_a_lost_version_stays_killed() {
     for forgets_row in [false, true] {
         let sample = Sample::new();
         let store = sample.home.open();
@@ -307,7 +307,7 @@ fn a_thread_that_was_killed_in_what_is_lost_stays_killed() {
 }
 
 #[test]
-fn what_a_snapshot_still_holds_is_brought_back_once_and_said_to_be_provisional() {
+fn content_of_a_snapshot_is_restored_once_and_marked_as_provisional() {
     let sample = Sample::new();
     sample.put(&sample.bytes[..sample.ends[1]]);
     let store = sample.home.open();
@@ -339,9 +339,9 @@ fn what_a_snapshot_still_holds_is_brought_back_once_and_said_to_be_provisional()
     store.close().unwrap();
 }
 
-/// Both at once: an older database was put back, and the end of the log is lost.
-/// The versions of a thread that followers hear of, after a look at their lines: they join and give each changeset.
-fn told_of(store: &LocalStore, thread: &ThreadId) -> Vec<u64> {
+/// Both at once: the database was replaced by an older one, and the end of the log is lost. The versions of a thread in the feed, after
+/// checking their lines: they are consecutive and give each changeset.
+fn feed_versions(store: &LocalStore, thread: &ThreadId) -> Vec<u64> {
     let told: Vec<_> = store.after(0, 100).unwrap().into_iter().filter(|told| told.thread == *thread).collect();
     let mut end = 0;
     for told in &told {
@@ -362,7 +362,7 @@ fn told_of(store: &LocalStore, thread: &ThreadId) -> Vec<u64> {
 }
 
 #[test]
-fn followers_hear_of_every_version_that_is_proven_behind_a_database_that_was_older() {
+fn the_feed_has_every_proven_version_after_an_older_database() {
     let sample = Sample::new();
     let store = sample.home.open();
     let other = thread_with(&store, "other-ba9876543210", &["hello"]);
@@ -384,12 +384,12 @@ fn followers_hear_of_every_version_that_is_proven_behind_a_database_that_was_old
     let repaired = store.repair(&sample.thread, ACCEPT).unwrap();
     assert!(matches!(repaired.mended[0], Mended::Loss { from_version: 6, to_version: 6, .. }), "{repaired:?}");
     append(&store, &other).unwrap();
-    assert_eq!(told_of(&store, &sample.thread), [0, 1, 2, 3, 4, 5, 7]);
+    assert_eq!(feed_versions(&store, &sample.thread), [0, 1, 2, 3, 4, 5, 7]);
     store.close().unwrap();
 }
 
 #[test]
-fn failing_at_any_call_it_is_run_again_and_done() {
+fn after_a_failure_at_any_call_a_second_run_completes() {
     let damages: [fn(&Sample); 3] = [
         |sample| sample.put(&[&sample.bytes[..], b"garbage"].concat()),
         |sample| fs::write(sample.file("thread.json"), "garbage").unwrap(),
@@ -425,7 +425,7 @@ fn failing_at_any_call_it_is_run_again_and_done() {
 }
 
 #[test]
-fn a_log_without_a_single_proven_version_is_not_gone_on_with() {
+fn a_log_without_a_single_proven_version_is_not_continued() {
     let sample = Sample::new();
     for length in [0, sample.ends[0] - 1] {
         sample.put(&sample.bytes[..length]);
@@ -444,7 +444,7 @@ fn damage_before_the_last_checkpoint_is_never_edited() {
         damaged[at] ^= 1;
         sample.put(&damaged);
         let store = sample.home.open();
-        for how in [MEND, ACCEPT] {
+        for how in [REPAIR, ACCEPT] {
             let refused = store.repair(&sample.thread, how).unwrap_err();
             assert_eq!(refused.code(), "damaged", "byte {at}");
         }
@@ -454,7 +454,7 @@ fn damage_before_the_last_checkpoint_is_never_edited() {
 }
 
 #[test]
-fn a_log_that_the_database_does_not_know_is_read_into_it() {
+fn a_log_without_rows_is_indexed() {
     let sample = Sample::new();
     let database = rusqlite::Connection::open(sample.home.threads().join("registry.db")).unwrap();
     for (table, column) in
@@ -465,20 +465,21 @@ fn a_log_that_the_database_does_not_know_is_read_into_it() {
     drop(database);
     let store = sample.home.open();
     assert!(matches!(store.head(&sample.thread), Err(Error::NoThread(_))));
-    let repaired = store.repair(&sample.thread, MEND).unwrap();
+    let repaired = store.repair(&sample.thread, REPAIR).unwrap();
     assert_eq!((&repaired.mended[0], repaired.version), (&Mended::NotIndexed { version: 3 }, 4));
-    sample.assert_goes_on(&store, &sample.bytes, 4);
+    sample.assert_continues(&store, &sample.bytes, 4);
 }
 
 #[test]
-fn nobody_repairs_a_thread_that_somebody_holds() {
+fn a_leased_thread_is_not_repaired() {
     let sample = Sample::new();
     sample.put(&[&sample.bytes[..], b"garbage"].concat());
-    let (ours, theirs) = (sample.home.open(), sample.home.open());
+    let ours = sample.home.open();
+    let theirs = sample.home.open();
     let lease = theirs.acquire(&sample.thread, Acquire::default()).unwrap();
-    let refused = ours.repair(&sample.thread, MEND).unwrap_err();
+    let refused = ours.repair(&sample.thread, REPAIR).unwrap_err();
     assert!(matches!(&refused, Error::LeaseHeld { holder, .. } if holder == theirs.owner()), "{refused}");
     theirs.release(&lease).unwrap();
-    assert_eq!(ours.repair(&sample.thread, MEND).unwrap().version, 4);
+    assert_eq!(ours.repair(&sample.thread, REPAIR).unwrap().version, 4);
     theirs.acquire(&sample.thread, Acquire::default()).unwrap();
 }

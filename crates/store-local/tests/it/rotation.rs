@@ -1,4 +1,4 @@
-//! A key that takes over from another: threads are gone on with, the log says so, and nobody goes back.
+//! Key rotation: threads continue with the new key, the log records it, and the old key can't sign any more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use selvedge_store_local::{Access, LocalStore};
 
 use crate::support::{Home, says, thread_with};
 
-/// Keys that took over from each other, in order.
+/// Keys that succeeded each other, in order.
 struct Keys(Vec<String>);
 
 impl Keys {
@@ -26,7 +26,7 @@ impl Keys {
         Signer::from_pem(&self.0[index]).unwrap()
     }
 
-    /// The key with everyone it took over from.
+    /// The key with all its predecessors.
     fn signer(&self, index: usize) -> Signer {
         let before: BTreeSet<_> = (0..index).map(|before| self.bare(before).fingerprint()).collect();
         let former = (0..index).map(|before| self.bare(before).seal_key()).collect();
@@ -40,7 +40,8 @@ impl Keys {
 
     fn open(&self, home: &Home, index: usize) -> LocalStore {
         let mut options = home.options(Access::ReadWrite);
-        (options.signer, options.trust) = (Some(self.signer(index)), self.trust());
+        options.signer = Some(self.signer(index));
+        options.trust = self.trust();
         LocalStore::open(options).unwrap()
     }
 }
@@ -51,11 +52,12 @@ fn say(store: &LocalStore, thread: &ThreadId, text: &str) -> selvedge_store::Res
 }
 
 #[test]
-fn a_successor_goes_on_and_the_log_says_where_it_took_over() {
+fn a_successor_continues_and_the_log_records_the_rotation() {
     let home = Home::new();
     let keys = Keys::of(&home, 2);
     let store = home.open();
-    let (busy, idle) = (thread_with(&store, "busy", &["one"]), thread_with(&store, "idle", &["one"]));
+    let busy = thread_with(&store, "busy", &["one"]);
+    let idle = thread_with(&store, "idle", &["one"]);
     store.close().unwrap();
 
     let store = keys.open(&home, 1);
@@ -71,7 +73,7 @@ fn a_successor_goes_on_and_the_log_says_where_it_took_over() {
         (verdict.judgement.unchanged_up_to, verdict.signers),
         (Some(4), vec![(first, 2), (second, 2), (third, 1)])
     );
-    assert_eq!(store.verify(&idle, &mut |_| {}).unwrap().signers, [(first, 2)], "an idle thread stays as it is");
+    assert_eq!(store.verify(&idle, &mut |_| {}).unwrap().signers, [(first, 2)], "an idle thread is not changed");
     assert_eq!(say(&store, &idle, "two").unwrap(), 2);
     let mut rotations = Vec::new();
     for thread in [&busy, &idle] {
@@ -89,20 +91,21 @@ fn a_successor_goes_on_and_the_log_says_where_it_took_over() {
 }
 
 #[test]
-fn who_still_holds_the_old_key_is_told_so_and_never_signs_behind_the_new_one() {
+fn a_holder_of_the_old_key_gets_an_error_and_never_signs_after_the_new_one() {
     let home = Home::new();
     let keys = Keys::of(&home, 1);
     let old = home.open();
-    let (taken, free) = (thread_with(&old, "taken", &["one"]), thread_with(&old, "free", &["one"]));
+    let taken = thread_with(&old, "taken", &["one"]);
+    let free = thread_with(&old, "free", &["one"]);
     let new = keys.open(&home, 1);
     say(&new, &taken, "two").unwrap();
-    // The old process does not even know the new key; it hears that it is another one, not that something is damaged.
+    // The old process does not know the new key; the error names another key, not damage.
     for _ in 0..2 {
         let refused = say(&old, &taken, "three").unwrap_err();
         assert_eq!(refused.code(), "other_signer", "{refused}");
         assert!(refused.hint().unwrap().contains("rotated"), "{:?}", refused.hint());
     }
-    assert_eq!(say(&old, &free, "two").unwrap(), 2, "what the new key has not touched is still the old one's");
+    assert_eq!(say(&old, &free, "two").unwrap(), 2, "a thread that the new key has not signed belongs to the old one");
     assert_eq!(say(&new, &free, "three").unwrap(), 3);
     assert_eq!(say(&old, &free, "four").unwrap_err().code(), "other_signer");
     assert_eq!(say(&new, &taken, "three").unwrap(), 3);
@@ -114,27 +117,28 @@ fn who_still_holds_the_old_key_is_told_so_and_never_signs_behind_the_new_one() {
 }
 
 #[test]
-fn a_trusted_key_that_did_not_take_over_is_refused() {
+fn a_trusted_key_that_is_no_successor_is_refused() {
     let home = Home::new();
     let keys = Keys::of(&home, 1);
     let store = home.open();
     let thread = thread_with(&store, "scribe", &["one"]);
     store.close().unwrap();
     let mut options = home.options(Access::ReadWrite);
-    (options.signer, options.trust) = (Some(keys.bare(1)), keys.trust());
+    options.signer = Some(keys.bare(1));
+    options.trust = keys.trust();
     let store = LocalStore::open(options).unwrap();
     assert_eq!(say(&store, &thread, "two").unwrap_err().code(), "other_signer");
     assert_eq!(store.head(&thread).unwrap().version, 1);
 }
 
 #[test]
-fn going_on_after_a_rotation_checks_the_log_again() {
+fn continuing_after_a_rotation_verifies_the_log_again() {
     let home = Home::new();
     let keys = Keys::of(&home, 1);
     let store = home.open();
     let thread = thread_with(&store, "scribe", &["one", "two"]);
     store.close().unwrap();
-    // The saved hash was sealed with the old key and is worth nothing to the new one, so the file is read.
+    // The saved hash was sealed with the old key and is not used with the new one, so the file is read.
     let path = home.transcript(&thread);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("two", "owt")).unwrap();

@@ -1,11 +1,11 @@
-//! Snapshots on disk: whole or not at all, older ones kept aside, and what they remember of a log that was cut.
+//! Snapshots on disk: complete or absent, older ones kept, and what they record about a log that was cut.
 
 use std::fs;
 
 use selvedge_log::document::sign_exact;
 use selvedge_log::recovery::Finding;
 use selvedge_model::ThreadId;
-use selvedge_store::snapshot::{Away, KIND, Place};
+use selvedge_store::snapshot::{Disposal, KIND, SnapshotFolder};
 use selvedge_store::{Commit, Error, Logs, Snapshots};
 use selvedge_store_local::{Access, LocalStore, Mended, Repair, doctor};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn save(store: &LocalStore, thread: &ThreadId, what: &str) {
         .unwrap();
 }
 
-/// Signs a snapshot with the right key and puts it in the place of the newest.
+/// Signs a snapshot with the right key and writes it as the newest.
 fn forge(home: &Home, thread: &ThreadId, body: &Value) {
     let at = "2026-11-15T09:00:00Z".parse().unwrap();
     let text = sign_exact(KIND, thread.as_str(), body, &home.signer(), at).unwrap().0;
@@ -38,28 +38,28 @@ fn the_newest_is_state_json_and_those_before_it_are_checkpoints() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one", &["hello"]);
-    assert_eq!(store.kept(&one, "archive").unwrap(), []);
+    assert_eq!(store.list_snapshots(&one, "archive").unwrap(), []);
     for number in 0..3 {
         save(&store, &one, &format!("{number}"));
         append(&store, &one);
     }
-    let kept = store.kept(&one, "archive").unwrap();
+    let kept = store.list_snapshots(&one, "archive").unwrap();
     let places: Vec<_> = kept.iter().map(|kept| kept.place).collect();
-    assert_eq!(places, [Place::Newest, Place::Older, Place::Older]);
+    assert_eq!(places, [SnapshotFolder::Newest, SnapshotFolder::Older, SnapshotFolder::Older]);
     let said: Vec<_> = kept
         .iter()
         .map(|kept| store.read_snapshot(&one, kept, "archive").unwrap().body().unwrap()["messages"][0].clone())
         .collect();
     assert_eq!(said, ["2", "1", "0"]);
-    store.put_away(&one, &kept[..2], "archive", Away::Archive("archive")).unwrap();
-    store.put_away(&one, &kept[2..], "archive", Away::Delete).unwrap();
-    let places: Vec<_> = store.kept(&one, "archive").unwrap().iter().map(|kept| kept.place).collect();
-    assert_eq!(places, [Place::Archived, Place::Archived]);
+    store.dispose(&one, &kept[..2], "archive", Disposal::Archive("archive")).unwrap();
+    store.dispose(&one, &kept[2..], "archive", Disposal::Delete).unwrap();
+    let places: Vec<_> = store.list_snapshots(&one, "archive").unwrap().iter().map(|kept| kept.place).collect();
+    assert_eq!(places, [SnapshotFolder::Archived, SnapshotFolder::Archived]);
     assert!(fs::read_dir(home.threads().join("one/checkpoints")).unwrap().next().is_none());
 }
 
 #[test]
-fn the_log_behind_a_snapshot_is_given_to_whoever_has_the_stores_own_seal() {
+fn the_log_after_a_snapshot_is_returned_only_with_the_stores_own_seal() {
     use std::io::Read;
     let home = Home::new();
     let store = home.open();
@@ -67,25 +67,25 @@ fn the_log_behind_a_snapshot_is_given_to_whoever_has_the_stores_own_seal() {
     save(&store, &one, "x");
     let at = store.head(&one).unwrap();
     append(&store, &one);
-    let kept = store.kept(&one, "archive").unwrap().remove(0);
+    let kept = store.list_snapshots(&one, "archive").unwrap().remove(0);
     let body = store.read_snapshot(&one, &kept, "archive").unwrap().body().unwrap();
     let seal = body["seal"].as_str().unwrap();
-    let mut behind = store.behind(&one, &at, seal).unwrap().unwrap();
+    let mut behind = store.log_after(&one, &at, seal).unwrap().unwrap();
     let mut bytes = Vec::new();
     behind.bytes.read_to_end(&mut bytes).unwrap();
     assert_eq!(bytes, fs::read(home.transcript(&one)).unwrap()[usize::try_from(at.bytes).unwrap()..]);
     assert_eq!((behind.hash.digest(), behind.head), (at.hash, store.head(&one).unwrap()));
-    // In another place, or with a bit of it changed, it is worth nothing.
+    // For another position, or with a changed bit, the seal is invalid.
     let mut elsewhere = at.clone();
     elsewhere.version += 1;
     let flipped = format!("{}{}", if seal.starts_with('0') { '1' } else { '0' }, &seal[1..]);
-    assert!(store.behind(&one, &elsewhere, seal).unwrap().is_none());
-    assert!(store.behind(&one, &at, &flipped).unwrap().is_none());
-    assert!(store.behind(&one, &at, "no hex").unwrap().is_none());
+    assert!(store.log_after(&one, &elsewhere, seal).unwrap().is_none());
+    assert!(store.log_after(&one, &at, &flipped).unwrap().is_none());
+    assert!(store.log_after(&one, &at, "no hex").unwrap().is_none());
 }
 
 #[test]
-fn a_snapshot_that_remembers_more_than_the_log_says_that_the_log_was_cut() {
+fn a_snapshot_that_records_more_than_the_log_shows_that_the_log_was_cut() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one", &["hello"]);
@@ -97,7 +97,7 @@ fn a_snapshot_that_remembers_more_than_the_log_says_that_the_log_was_cut() {
     let report = doctor::examine(home.options(Access::ReadOnly), doctor::Depth::Ends, &mut |_, _| {});
     assert!(report.findings.iter().any(|found| found.code == "truncated"), "{:?}", report.findings);
     drop(store);
-    // Nothing is added to a log that was cut, by whoever opens the store next.
+    // Nothing is appended to a log that was cut, by any process.
     let store = home.open();
     use selvedge_model::{Batch, Changeset, Expect, Part, Reason};
     let part = Part::new(one.clone(), Expect::Any, Changeset::empty(Reason::Lifecycle));
@@ -109,7 +109,7 @@ fn a_snapshot_that_remembers_more_than_the_log_says_that_the_log_was_cut() {
 }
 
 #[test]
-fn a_snapshot_of_another_log_is_a_contradiction_and_is_set_aside() {
+fn a_snapshot_of_another_log_is_a_contradiction_and_is_moved_aside() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one", &["hello"]);
@@ -123,7 +123,7 @@ fn a_snapshot_of_another_log_is_a_contradiction_and_is_set_aside() {
 }
 
 #[test]
-fn a_snapshot_that_nobody_signed_is_named_by_doctor_and_harms_nothing() {
+fn an_unsigned_snapshot_is_reported_by_doctor_and_does_no_harm() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one", &["hello"]);
@@ -134,13 +134,13 @@ fn a_snapshot_that_nobody_signed_is_named_by_doctor_and_harms_nothing() {
         assert!(report.findings.iter().any(|found| found.code == "snapshot_refused"), "{bad}: {:?}", report.findings);
         append(&store, &one);
     }
-    // The next one takes its place, and what was no snapshot is not kept.
+    // The next one replaces it, and a file that was not a snapshot is not kept.
     save(&store, &one, "good");
-    assert_eq!(store.kept(&one, "archive").unwrap().len(), 1);
+    assert_eq!(store.list_snapshots(&one, "archive").unwrap().len(), 1);
 }
 
 #[test]
-fn what_stands_in_the_place_of_the_newest_is_listed_first_and_never_becomes_an_older_one() {
+fn a_file_in_place_of_the_newest_is_listed_first_and_never_becomes_an_older_one() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one", &["hello"]);
@@ -153,20 +153,20 @@ fn what_stands_in_the_place_of_the_newest_is_listed_first_and_never_becomes_an_o
     let cuts = [0, 1, 50, 100, 200, good.len() - 2].map(|bytes| good[..bytes].to_vec());
     for bad in cuts.into_iter().chain([edited]) {
         fs::write(&path, &bad).unwrap();
-        let kept = store.kept(&one, "archive").unwrap();
-        assert_eq!((kept.len(), kept[0].place, kept[0].bytes), (2, Place::Newest, bad.len() as u64));
+        let kept = store.list_snapshots(&one, "archive").unwrap();
+        assert_eq!((kept.len(), kept[0].place, kept[0].bytes), (2, SnapshotFolder::Newest, bad.len() as u64));
         assert!(store.read_snapshot(&one, &kept[0], "archive").is_err());
         save(&store, &one, "third");
-        assert_eq!(store.kept(&one, "archive").unwrap().len(), 2, "{}", bad.len());
+        assert_eq!(store.list_snapshots(&one, "archive").unwrap().len(), 2, "{}", bad.len());
     }
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     fs::write(path.join("somebodys"), "mine").unwrap();
-    let kept = store.kept(&one, "archive").unwrap();
-    assert_eq!((kept.len(), kept[0].place, kept[0].is_told()), (2, Place::Newest, false));
+    let kept = store.list_snapshots(&one, "archive").unwrap();
+    assert_eq!((kept.len(), kept[0].place, kept[0].is_snapshot()), (2, SnapshotFolder::Newest, false));
     assert!(store.read_snapshot(&one, &kept[0], "archive").is_err());
     save(&store, &one, "fourth");
-    let kept = store.kept(&one, "archive").unwrap();
+    let kept = store.list_snapshots(&one, "archive").unwrap();
     assert_eq!(store.read_snapshot(&one, &kept[0], "archive").unwrap().body().unwrap()["messages"][0], "fourth");
     let beside = fs::read_dir(home.threads().join("one")).unwrap().map(|entry| entry.unwrap().path());
     assert_eq!(beside.filter(|path| path.join("somebodys").exists()).count(), 1);
@@ -191,37 +191,40 @@ fn a_link_in_its_place_is_replaced_and_not_followed() {
     assert!(fs::read_dir(home.folder.path().join("out")).unwrap().next().is_none());
 }
 
-/// A backup has the logs and what can't be made of them; snapshots are made anew.
-/// A file called `archive` made the list fail, and nobody said why the snapshots of a completed thread stayed where they were.
+/// A backup has the logs and what can't be derived from them; snapshots are made again. A file called `archive` made the list fail, and it
+/// was not reported why the snapshots of a completed thread were not archived.
 #[test]
-fn a_file_where_a_folder_must_be_holds_no_snapshots_and_is_named() {
+fn a_file_in_place_of_a_folder_has_no_snapshots_and_is_reported() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one", &["hello"]);
     save(&store, &one, "x");
     let file = home.threads().join("one/archive");
     fs::write(&file, "mine").unwrap();
-    let kept = store.kept(&one, "archive").unwrap();
+    let kept = store.list_snapshots(&one, "archive").unwrap();
     assert_eq!(kept.len(), 1);
-    let refused = store.put_away(&one, &kept, "archive", Away::Archive("archive")).unwrap_err();
+    let refused = store.dispose(&one, &kept, "archive", Disposal::Archive("archive")).unwrap_err();
     assert!(matches!(refused, Error::Unusable { .. }), "{refused}");
-    assert_eq!((store.kept(&one, "archive").unwrap(), fs::read(&file).unwrap()), (kept.clone(), b"mine".to_vec()));
+    assert_eq!(
+        (store.list_snapshots(&one, "archive").unwrap(), fs::read(&file).unwrap()),
+        (kept.clone(), b"mine".to_vec())
+    );
     store.close().unwrap();
     let report = doctor::examine(home.options(Access::ReadOnly), doctor::Depth::Ends, &mut |_, _| {});
     assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
     assert_eq!(report.findings[0].code, "snapshot_folder_refused");
     assert!(report.findings[0].what.contains("archive"), "{:?}", report.findings);
-    // What helps does.
+    // The hint helps.
     fs::remove_file(&file).unwrap();
     let store = home.open();
-    store.put_away(&one, &kept, "archive", Away::Archive("archive")).unwrap();
+    store.dispose(&one, &kept, "archive", Disposal::Archive("archive")).unwrap();
     store.close().unwrap();
     let report = doctor::examine(home.options(Access::ReadOnly), doctor::Depth::Ends, &mut |_, _| {});
     assert_eq!(report.findings, []);
 }
 
 #[test]
-fn copies_and_deletions_take_no_snapshot_along() {
+fn copies_and_deletions_do_not_include_snapshots() {
     let home = Home::new();
     let store = home.open();
     let one = thread_with(&store, "one", &["hello"]);

@@ -1,4 +1,4 @@
-//! A store in a folder of its own, opened as often as a test likes.
+//! A store in a temporary folder, opened as often as a test likes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Home {
     }
 }
 
-/// How a test opens a store that lies in `project`.
+/// The options with which a test opens a store in `project`.
 pub(crate) fn options(project: &Path, pem: &str, access: Access) -> Options {
     let signer = Signer::from_pem(pem).unwrap();
     Options {
@@ -85,7 +85,7 @@ pub(crate) fn birth(thread: &ThreadId) -> Batch {
     Batch::of(Part::new(thread.clone(), Expect::Absent, Changeset::creating(new)))
 }
 
-/// A log of these changesets as its writer signs them, whatever a store would say to it.
+/// A log of these changesets as its writer signs them, without the checks of a store.
 pub(crate) fn signed_log(signer: &Signer, thread: &ThreadId, changesets: Vec<Changeset>) -> Vec<u8> {
     let mut tail = Tail::empty(LogId::new("00112233445566778899aabbccddeeff").unwrap());
     let mut bytes = Vec::new();
@@ -118,7 +118,7 @@ pub(crate) fn says(text: &str) -> Changeset {
     Changeset { messages: vec![Message::text(Role::User, text)], ..Changeset::empty(Reason::UserMessage) }
 }
 
-/// Creates a thread and says `texts` to it, one commit each.
+/// Creates a thread and appends `texts` to it, one commit each.
 pub(crate) fn thread_with(store: &LocalStore, name: &str, texts: &[&str]) -> ThreadId {
     let thread = id(name);
     store.commit(birth(&thread)).unwrap();

@@ -1,4 +1,4 @@
-//! Rows that are genuine and older, rows that are gone, and rows that name another key: what is signed on their word.
+//! Outdated rows with valid seals, removed rows, and rows that name another key: what must not be signed because of them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +19,7 @@ fn database(home: &Home) -> Connection {
     Connection::open(home.threads().join("registry.db")).unwrap()
 }
 
-/// A row was taken for another key's, and what stood in it was signed as the tombstone.
+/// A row was taken for another key's, and its content was signed as the tombstone.
 #[test]
 fn no_tombstone_is_signed_from_a_row_that_names_another_key() {
     let home = Home::new();
@@ -56,7 +56,7 @@ fn no_tombstone_is_signed_at_a_head_that_is_older_than_the_log() {
     database(&home).execute_batch(back).unwrap();
     std::fs::write(home.threads().join(thread.folder()).join("thread.json"), manifest).unwrap();
     let store = home.open();
-    // A backup copies what the database names, and says that it is not all.
+    // A backup copies up to the database's head, and reports that it is incomplete.
     let target = tempfile::tempdir().unwrap();
     let made = store.backup(&target.path().join("b"), &mut |_, _| {}).unwrap();
     assert_eq!(made.bad.len(), 1, "{:?}", made.bad);
@@ -64,7 +64,7 @@ fn no_tombstone_is_signed_at_a_head_that_is_older_than_the_log() {
     assert_eq!(refused.code(), "database_behind", "{refused}");
     assert!(home.transcript(&thread).exists());
     store.close().unwrap();
-    // With a manifest that remembers more it was called a log that is cut off.
+    // With a manifest that records more it was reported as a cut log.
     std::fs::write(home.threads().join(thread.folder()).join("thread.json"), newer).unwrap();
     let store = home.open();
     let refused = store.commit(Batch::of(Part::new(thread, Expect::Any, says("three")))).unwrap_err();
@@ -73,7 +73,8 @@ fn no_tombstone_is_signed_at_a_head_that_is_older_than_the_log() {
 }
 
 fn rename(thread: &ThreadId, name: &str) -> Posted {
-    let (id, at) = (RequestId::new(name).unwrap(), Timestamp::from_micros(7));
+    let id = RequestId::new(name).unwrap();
+    let at = Timestamp::from_micros(7);
     Posted { thread: thread.clone(), id, at, request: Request::Rename { title: name.to_owned() } }
 }
 
@@ -89,9 +90,9 @@ fn consume(store: &LocalStore, thread: &ThreadId, name: &str) {
     store.commit(Batch { consumed: vec![(thread.clone(), id)], ..Batch::of(part) }).unwrap();
 }
 
-/// Only the newest request was missed; and one that was consumed before an earlier one looked as if that had been removed.
+/// Only the newest request was noticed; and consuming one before an earlier one looked as if that had been removed.
 #[test]
-fn a_request_that_was_removed_is_missed_and_none_that_was_consumed_out_of_turn() {
+fn a_removed_request_is_noticed_and_out_of_order_consumption_is_not_reported() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &[]);
@@ -100,24 +101,24 @@ fn a_request_that_was_removed_is_missed_and_none_that_was_consumed_out_of_turn()
     }
     consume(&store, &thread, "q3");
     assert_eq!(store.pending(&thread).unwrap().len(), 2);
-    assert_eq!(store.take_amiss(), [] as [String; 0]);
+    assert_eq!(store.take_problems(), [] as [String; 0]);
     store.post(rename(&thread, "q4")).unwrap();
     assert_eq!(store.pending(&thread).unwrap().iter().filter(|waiting| waiting.is_sealed).count(), 3);
-    assert_eq!(store.take_amiss(), [] as [String; 0]);
+    assert_eq!(store.take_problems(), [] as [String; 0]);
     store.close().unwrap();
     for sql in ["DELETE FROM requests WHERE request_id = 'q2'", "DELETE FROM inboxes"] {
         database(&home).execute(sql, []).unwrap();
         let store = home.open();
         store.pending(&thread).unwrap();
-        let named = store.take_amiss();
+        let named = store.take_problems();
         assert!(named.iter().any(|what| what.contains("removed from the database")), "{sql}: {named:?}");
         store.close().unwrap();
     }
 }
 
-/// A commit between two reads of one look made a consumed request look like a removed one, in one run of a hundred.
+/// A commit between two reads of one check made a consumed request look like a removed one, in one run of a hundred.
 #[test]
-fn a_request_that_is_consumed_while_the_inbox_is_read_is_not_called_removed() {
+fn a_request_that_is_consumed_while_the_inbox_is_read_is_not_reported_as_removed() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &[]);
@@ -139,16 +140,17 @@ fn a_request_that_is_consumed_while_the_inbox_is_read_is_not_called_removed() {
             look.join().unwrap();
         }
     });
-    assert_eq!(store.take_amiss(), [] as [String; 0]);
+    assert_eq!(store.take_problems(), [] as [String; 0]);
     store.close().unwrap();
 }
 
-/// What a child had spent was free again once the child was deleted and the account's older row put back.
+/// What a child had spent was available again once the child was deleted and the account's row replaced by an older one.
 #[test]
-fn an_account_that_is_older_than_what_a_deleted_thread_posted_is_refused() {
+fn an_account_that_is_older_than_the_postings_of_a_deleted_thread_is_refused() {
     let home = Home::new();
     let store = home.open();
-    let (parent, child) = (id("parent-0123456789ab"), id("child-0123456789ab"));
+    let parent = id("parent-0123456789ab");
+    let child = id("child-0123456789ab");
     for thread in [&parent, &child] {
         store.commit(birth(thread)).unwrap();
     }
@@ -190,9 +192,9 @@ fn an_account_that_is_older_than_what_a_deleted_thread_posted_is_refused() {
     store.close().unwrap();
 }
 
-/// A program that could write the database had the next command rebuild it and adopt a log that was cut.
+/// A program that could write the database made the next command rebuild it and adopt a log that was cut.
 #[test]
-fn a_database_that_says_it_was_written_without_a_key_is_not_rebuilt_by_itself() {
+fn a_database_marked_as_written_without_a_key_is_not_rebuilt_automatically() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -208,9 +210,9 @@ fn a_database_that_says_it_was_written_without_a_key_is_not_rebuilt_by_itself() 
     store.close().unwrap();
 }
 
-/// Rows of before counted again once a rebuild had forgotten which requests were consumed.
+/// Old rows were accepted again once a rebuild had lost which requests were consumed.
 #[test]
-fn after_a_rebuild_of_a_tampered_database_no_older_request_counts() {
+fn after_a_rebuild_of_a_tampered_database_no_older_request_is_accepted() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &[]);
@@ -237,15 +239,15 @@ fn after_a_rebuild_of_a_tampered_database_no_older_request_counts() {
     store.close().unwrap();
 }
 
-/// Keeps tables as they are now, until [`put_back`].
+/// Saves tables as they are now, until [`restore_tables`].
 fn keep(home: &Home, tables: &[&str]) {
     for table in tables {
         database(home).execute_batch(&format!("CREATE TABLE kept_{table} AS SELECT * FROM {table};")).unwrap();
     }
 }
 
-/// The rows of tables as they were kept, in the place of those that are there.
-fn put_back(home: &Home, tables: &[&str]) {
+/// Replaces the rows of tables by the saved ones.
+fn restore_tables(home: &Home, tables: &[&str]) {
     let database = database(home);
     for table in tables {
         let sql = format!("SELECT group_concat(name, ', ') FROM pragma_table_info('{table}')");
@@ -257,9 +259,9 @@ fn put_back(home: &Home, tables: &[&str]) {
     }
 }
 
-/// A request that was removed together with the row that tells of it was lost, and no command said so.
+/// A request that was removed together with the row that records it was lost, and no command reported it.
 #[test]
-fn a_request_that_was_removed_with_its_older_inbox_is_missed() {
+fn a_request_that_was_removed_with_its_inbox_row_is_noticed() {
     for anchor in [false, true] {
         let home = Home::new();
         let store = home.open();
@@ -271,35 +273,36 @@ fn a_request_that_was_removed_with_its_older_inbox_is_missed() {
         let store = home.open();
         store.post(rename(&thread, "q2")).unwrap();
         assert_eq!(store.pending(&thread).unwrap().len(), 2);
-        // What is committed after that tells of it.
+        // A later commit reveals it.
         thread_with(&store, "other-0123456789ab", &["one"]);
-        assert_eq!(store.take_amiss(), [] as [String; 0]);
+        assert_eq!(store.take_problems(), [] as [String; 0]);
         store.close().unwrap();
-        put_back(&home, tables);
+        restore_tables(&home, tables);
         let store = home.open();
         assert_eq!(store.pending(&thread).unwrap().len(), 1);
-        let named = store.take_amiss();
-        assert!(named.iter().any(|what| what.contains("what `registry.db` has of")), "anchor {anchor}: {named:?}");
+        let named = store.take_problems();
+        assert!(named.iter().any(|what| what.contains("in `registry.db`")), "anchor {anchor}: {named:?}");
         store.close().unwrap();
-        // A rebuild says it once more; then it is over.
+        // A rebuild reports it once more; then it is settled.
         let rebuilt = crate::reindex::reindex(&home);
         assert!(rebuilt.notices.iter().any(|notice| notice.contains("must be sent again")), "{rebuilt:?}");
         let store = home.open();
         store.pending(&thread).unwrap();
         store.post(rename(&thread, "q2")).unwrap();
         store.pending(&thread).unwrap();
-        assert_eq!(store.take_amiss(), [] as [String; 0]);
+        assert_eq!(store.take_problems(), [] as [String; 0]);
         store.close().unwrap();
     }
 }
 
-/// What a child had spent was free again once its rows were removed and the account's older row was put back.
+/// What a child had spent was available again once its rows were removed and the account's row replaced by an older one.
 #[test]
-fn an_account_that_is_put_back_while_the_childs_rows_are_removed_is_refused() {
+fn an_account_that_is_replaced_while_the_childs_rows_are_removed_is_refused() {
     for anchor in [false, true] {
         let home = Home::new();
         let store = home.open();
-        let (parent, child) = (id("parent-0123456789ab"), id("child-0123456789ab"));
+        let parent = id("parent-0123456789ab");
+        let child = id("child-0123456789ab");
         store.commit(birth(&parent)).unwrap();
         let money = |nanos| Money::from_nanos(nanos).unwrap();
         let post = |store: &LocalStore, thread: &ThreadId, posting| {
@@ -322,15 +325,15 @@ fn an_account_that_is_put_back_while_the_childs_rows_are_removed_is_refused() {
         assert!(post(&store, &parent, reserve("r2")).is_err(), "the ceiling holds");
         store.commit(Batch::of(Part::new(parent.clone(), Expect::Any, says("on")))).unwrap();
         store.close().unwrap();
-        // The parent's rows stay: nothing in its log tells of what the child posted.
-        put_back(&home, tables);
+        // The parent's rows stay: its log does not have the child's postings.
+        restore_tables(&home, tables);
         let remove = "DELETE FROM heads WHERE id = (SELECT id FROM threads WHERE thread_id = 'child-0123456789ab'); \
                       DELETE FROM threads WHERE thread_id = 'child-0123456789ab'; DELETE FROM redo;";
         database(&home).execute_batch(remove).unwrap();
         std::fs::remove_dir_all(home.threads().join(child.folder())).unwrap();
         let store = home.open();
         let refused = post(&store, &parent, reserve("r3")).unwrap_err();
-        assert!(refused.to_string().contains("what `registry.db` has of accounts"), "anchor {anchor}: {refused}");
+        assert!(refused.to_string().contains("in `registry.db`"), "anchor {anchor}: {refused}");
         store.close().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Stores of older formats: refused by name, and rebuilt from their logs with everything they had acknowledged.
+//! Stores of older formats: refused with their format, and rebuilt from their logs with everything they had acknowledged.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,25 +13,27 @@ use selvedge_store::{Commit, Error, Feed, Filter, Inbox, Ledger, Logs, Registry,
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::{Access, LocalStore, Rebuild, Reindexed};
 
-use crate::fixture::Kept;
+use crate::fixture::FixtureCopy;
 use crate::support::{id, says};
 
-fn refused(kept: &Kept, access: Access) -> Error {
+fn refused(kept: &FixtureCopy, access: Access) -> Error {
     match LocalStore::open(kept.options(access)) {
         Ok(_) => panic!("a store of an older format was opened"),
         Err(error) => error,
     }
 }
 
-fn rebuild(kept: &Kept) -> Result<Reindexed> {
+fn rebuild(kept: &FixtureCopy) -> Result<Reindexed> {
     let signer = Signer::from_pem(&kept.pem).unwrap();
     let trust = Trust::of(&[signer.public()]);
     let project = kept.project().to_owned();
     LocalStore::reindex(&Rebuild { project, trust, signer: Some(signer), disk: Arc::new(RealDisk) }, &mut |_, _| {})
 }
 
-fn assert_whole(kept: &Kept, store: &LocalStore) {
-    let (ann, bob, gone) = (id("ann-0123456789ab"), id("bob-ba9876543210"), id("gone-00000000000f"));
+fn assert_whole(kept: &FixtureCopy, store: &LocalStore) {
+    let ann = id("ann-0123456789ab");
+    let bob = id("bob-ba9876543210");
+    let gone = id("gone-00000000000f");
     let trust = Trust::of(&[Signer::from_pem(&kept.pem).unwrap().public()]);
     for thread in [&ann, &bob] {
         let verdict = store.verify(thread, &mut |_| {}).unwrap();
@@ -53,8 +55,8 @@ fn assert_whole(kept: &Kept, store: &LocalStore) {
 }
 
 #[test]
-fn a_store_of_format_5_is_refused_by_name_and_rebuilt_from_its_logs() {
-    let kept = Kept::of(5);
+fn a_store_of_format_5_is_refused_with_its_format_and_rebuilt_from_its_logs() {
+    let kept = FixtureCopy::of(5);
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let error = refused(&kept, access);
         assert_eq!((error.code(), error.kind()), ("store_outdated", Kind::Denied));
@@ -70,10 +72,10 @@ fn a_store_of_format_5_is_refused_by_name_and_rebuilt_from_its_logs() {
     store.close().unwrap();
 }
 
-/// What was committed and not yet in its transcript stands in the old database alone.
+/// Committed bytes that were not yet in their transcript are in the old database alone.
 #[test]
-fn what_an_older_database_had_committed_and_not_drained_is_kept() {
-    let kept = Kept::of(5);
+fn undrained_bytes_of_an_older_database_are_kept() {
+    let kept = FixtureCopy::of(5);
     let bob = id("bob-ba9876543210");
     let path = kept.threads().join(bob.folder()).join("transcript.jsonl");
     let whole = fs::read(&path).unwrap();
@@ -93,10 +95,10 @@ fn what_an_older_database_had_committed_and_not_drained_is_kept() {
     assert_whole(&kept, &kept.read_only());
 }
 
-/// What an older program left was not sealed: nothing of it is consumed or signed.
+/// Requests and events of an older program were not sealed: none of them is consumed or signed.
 #[test]
-fn what_a_store_of_format_5_left_unsealed_goes() {
-    let kept = Kept::of(5);
+fn unsealed_rows_of_a_store_of_format_5_are_dropped() {
+    let kept = FixtureCopy::of(5);
     let database = rusqlite::Connection::open(kept.threads().join("registry.db")).unwrap();
     let body = r#"{"decision":{"call_id":"c","action":"approve","who":"mallory"}}"#;
     database
@@ -117,7 +119,7 @@ fn what_a_store_of_format_5_left_unsealed_goes() {
 
 #[test]
 fn a_newer_store_is_neither_read_nor_rebuilt() {
-    let kept = Kept::of(5);
+    let kept = FixtureCopy::of(5);
     fs::write(kept.threads().join("store.json"), r#"{"kind":"selvedge-local","format":99}"#).unwrap();
     assert_eq!(rebuild(&kept).unwrap_err().code(), "store_unusable");
     assert!(LocalStore::open(kept.options(Access::ReadOnly)).is_err());

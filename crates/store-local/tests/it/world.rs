@@ -1,5 +1,5 @@
-//! A world that does not play along: full disks, closed folders, foreign files, other programs' mess. Each is a clear
-//! error, nothing is lost, and nothing is written outside the store.
+//! A hostile environment: full disks, read-only folders, foreign files, other programs' leftovers. Each is a clear error, nothing is lost,
+//! and nothing is written outside the store.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use selvedge_log::recovery::Finding;
 use selvedge_model::{Batch, Classify, Expect, Kind, Part, ThreadId};
 use selvedge_store::{Acquire, Commit, Error, Leases, Logs, Registry};
-use selvedge_store_local::disk::{Disk, DiskFile, How, RealDisk};
+use selvedge_store_local::disk::{Disk, DiskFile, OpenMode, RealDisk};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::support::{Home, birth, id, says, thread_with};
@@ -35,12 +35,12 @@ pub(crate) fn assert_sound(store: &LocalStore, thread: &ThreadId, version: u64) 
     assert_eq!(verdict.judgement.unchanged_up_to, Some(version));
 }
 
-/// Root may write everywhere, so modes only bind when the tests don't run as root.
+/// Root may write everywhere, so modes matter only if the tests don't run as root.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A disk that fails one kind of call from the n-th on, or (`sync once`) the n-th alone.
+/// A disk on which one kind of call fails from the n-th on, or (`sync once`) only the n-th.
 #[derive(Debug)]
 pub(crate) struct Failing {
     pub(crate) what: &'static str,
@@ -68,7 +68,7 @@ struct FailingFile {
 }
 
 impl Disk for Failing {
-    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+    fn open(&self, path: &Path, how: OpenMode) -> io::Result<Box<dyn DiskFile>> {
         let rules = Failing { what: self.what, left: self.left.clone(), error: self.error };
         Ok(Box::new(FailingFile { inner: RealDisk.open(path, how)?, rules }))
     }
@@ -104,7 +104,7 @@ impl DiskFile for FailingFile {
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if let Err(error) = self.rules.check("write") {
-            // As a full disk does: some of it is written.
+            // As on a full disk: some of it is written.
             _ = self.inner.write_at(&bytes[..bytes.len() / 2], offset);
             return Err(error);
         }
@@ -178,8 +178,8 @@ fn a_transcript_that_cannot_be_synced_keeps_its_redo() {
     let (store, left) = open_failing(&home, "sync", i64::MAX, io::ErrorKind::Other);
     let thread = thread_with(&store, "scribe-0123456789ab", &["one", "two"]);
     left.store(0, Ordering::SeqCst);
-    assert!(store.close().is_err(), "nothing can be synced, and that is said");
-    // The redo is still there, so a cut of the unsynced file costs nothing.
+    assert!(store.close().is_err(), "nothing can be synced, and that is an error");
+    // The redo still exists, so cutting the unsynced file loses nothing.
     let bytes = fs::read(home.transcript(&thread)).unwrap();
     fs::write(home.transcript(&thread), &bytes[..bytes.len() - 100]).unwrap();
     let store = home.open();
@@ -189,7 +189,7 @@ fn a_transcript_that_cannot_be_synced_keeps_its_redo() {
 }
 
 #[test]
-fn a_transcript_whose_sync_failed_is_rebuilt_beside_the_old_one() {
+fn a_transcript_whose_sync_failed_is_rebuilt_next_to_the_old_one() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -201,13 +201,13 @@ fn a_transcript_whose_sync_failed_is_rebuilt_beside_the_old_one() {
     let whole = fs::read(home.transcript(&thread)).unwrap();
     left.store(0, Ordering::SeqCst);
     store.close().unwrap();
-    assert_ne!(inode(), before, "a file whose sync failed is not believed");
+    assert_ne!(inode(), before, "a file whose sync failed is not trusted");
     assert_eq!(fs::read(home.transcript(&thread)).unwrap(), whole);
     assert_sound(&home.read_only(), &thread, 2);
 }
 
 #[test]
-fn a_really_full_disk_refuses_and_goes_on_when_there_is_room() {
+fn a_full_disk_refuses_commits_and_continues_when_there_is_space() {
     let home = Home::new();
     let mounted = Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
@@ -245,7 +245,7 @@ fn a_really_full_disk_refuses_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn a_folder_that_may_not_be_written_is_said() {
+fn a_folder_that_is_not_writable_is_reported() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -262,7 +262,7 @@ fn a_folder_that_may_not_be_written_is_said() {
 }
 
 #[test]
-fn a_store_on_a_disk_that_may_only_be_read_is_read() {
+fn a_store_on_a_read_only_disk_is_read() {
     let home = Home::new();
     let mount = |options: &[&str]| {
         let mounted = Command::new("mount").args(options).arg(home.folder.path()).status();
@@ -291,12 +291,12 @@ fn a_store_on_a_disk_that_may_only_be_read_is_read() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_said_and_other_threads_go_on() {
+fn an_unreadable_file_is_reported_and_other_threads_continue() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
     let other = thread_with(&store, "scribe-ba9876543210", &["one"]);
-    // A folder in the file's place can't be read by anybody, root included.
+    // A folder in place of the file can't be read by any user, root included.
     let path = home.transcript(&thread);
     fs::rename(&path, path.with_extension("aside")).unwrap();
     fs::create_dir(&path).unwrap();
@@ -313,7 +313,7 @@ fn a_file_that_cannot_be_read_is_said_and_other_threads_go_on() {
 }
 
 #[test]
-fn foreign_files_in_the_folders_are_left_alone() {
+fn foreign_files_in_the_folders_are_not_changed() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -337,9 +337,10 @@ fn foreign_files_in_the_folders_are_left_alone() {
 }
 
 #[test]
-fn a_lease_held_by_another_process_is_waited_for_boundedly_and_named() {
+fn waiting_for_a_lease_of_another_process_is_bounded_and_names_the_holder() {
     let home = Home::new();
-    let (ours, theirs) = (home.open(), home.open());
+    let ours = home.open();
+    let theirs = home.open();
     let thread = thread_with(&ours, "scribe-0123456789ab", &["one"]);
     let lease = theirs.acquire(&thread, Acquire::default()).unwrap();
     let refused = append(&ours, &thread, "two").unwrap_err();
@@ -358,7 +359,8 @@ fn a_database_that_is_corrupt_or_missing_is_never_a_fresh_start() {
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
     store.close().unwrap();
     let database = home.threads().join("registry.db");
-    let (whole, log) = (fs::read(&database).unwrap(), fs::read(home.transcript(&thread)).unwrap());
+    let whole = fs::read(&database).unwrap();
+    let log = fs::read(home.transcript(&thread)).unwrap();
     let damages: [(&str, Option<Vec<u8>>); 4] = [
         ("missing", None),
         ("empty", Some(Vec::new())),
@@ -375,7 +377,7 @@ fn a_database_that_is_corrupt_or_missing_is_never_a_fresh_start() {
         assert_eq!(refused.kind(), Kind::Integrity, "{what}: {refused}");
         assert!(refused.hint().is_some(), "{what}: {refused}");
         assert!(!LocalStore::init(home.folder.path(), Arc::new(RealDisk)).unwrap_or(false), "{what}: a fresh start");
-        assert_eq!(fs::read(home.transcript(&thread)).unwrap(), log, "{what}: the log is untouched");
+        assert_eq!(fs::read(home.transcript(&thread)).unwrap(), log, "{what}: the log is unchanged");
         for left_over in ["registry.db-wal", "registry.db-shm"] {
             _ = fs::remove_file(home.threads().join(left_over));
         }
@@ -398,8 +400,8 @@ fn a_newer_format_is_refused() {
     fs::write(&store_file, ours.replace("\"format\":7", "\"format\":99")).unwrap();
     let refused = refusal(LocalStore::open(home.options(Access::ReadWrite)));
     assert!(refused.to_string().contains("format 99"), "{refused}");
-    fs::write(&store_file, ours.replace("selvedge-local", "somebody-else")).unwrap();
-    assert!(refusal(LocalStore::open(home.options(Access::ReadWrite))).to_string().contains("somebody-else"));
+    fs::write(&store_file, ours.replace("selvedge-local", "another-kind")).unwrap();
+    assert!(refusal(LocalStore::open(home.options(Access::ReadWrite))).to_string().contains("another-kind"));
     fs::write(&store_file, ours).unwrap();
     let database = rusqlite::Connection::open(home.threads().join("registry.db")).unwrap();
     database.pragma_update(None, "user_version", 99).unwrap();
@@ -409,7 +411,7 @@ fn a_newer_format_is_refused() {
 }
 
 #[test]
-fn a_symbolic_link_where_a_folder_or_file_should_be_is_refused() {
+fn a_symbolic_link_in_place_of_a_folder_or_file_is_refused() {
     let outside = tempfile::tempdir().unwrap();
     // The whole store is a link.
     let project = tempfile::tempdir().unwrap();
@@ -436,7 +438,7 @@ fn a_symbolic_link_where_a_folder_or_file_should_be_is_refused() {
 }
 
 #[test]
-fn ids_that_lead_out_of_the_store_never_become_a_path() {
+fn ids_with_path_components_never_become_a_path() {
     for bad in ["../../x", "/etc/x", "a/../../x", "..", ".", "a\0b", "~", "a/./b", "\u{202e}x"] {
         assert!(ThreadId::new(bad).is_err(), "{bad:?}");
         let home = Home::new();
@@ -445,7 +447,7 @@ fn ids_that_lead_out_of_the_store_never_become_a_path() {
 }
 
 #[test]
-fn a_store_only_read_writes_nothing() {
+fn a_store_opened_for_reading_writes_nothing() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -470,19 +472,19 @@ fn walk(folder: &Path) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {
         let kind = entry.metadata().unwrap();
-        match kind.is_dir() {
-            true => found.extend(walk(&entry.path())),
-            // SQLite's own index of its write-ahead log comes and goes with its connections.
-            false if entry.file_name().to_string_lossy().starts_with("registry.db-") => {}
-            false => found.push((entry.path().display().to_string(), kind.len())),
+        if kind.is_dir() {
+            found.extend(walk(&entry.path()));
+        } else if !entry.file_name().to_string_lossy().starts_with("registry.db-") {
+            // SQLite's own index of its write-ahead log comes and goes with its connections, so those files are skipped.
+            found.push((entry.path().display().to_string(), kind.len()));
         }
     }
     found
 }
 
-/// What another user may write is not what this user's programs wrote. (Owners are judged by a test that needs no second user.)
+/// What another user may write is not trusted. (Owners are covered by a test that needs no second user.)
 #[test]
-fn a_database_that_other_users_can_write_is_refused_with_what_to_do() {
+fn a_database_that_other_users_can_write_is_refused_with_a_hint() {
     let home = Home::new();
     let store = home.open();
     let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
@@ -492,7 +494,8 @@ fn a_database_that_other_users_can_write_is_refused_with_what_to_do() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         for access in [Access::ReadWrite, Access::ReadOnly] {
             let refused = refusal(LocalStore::open(home.options(access)));
-            let (said, hint) = (refused.to_string(), refused.hint().unwrap_or_default());
+            let said = refused.to_string();
+            let hint = refused.hint().unwrap_or_default();
             assert!(said.contains(name) && said.contains(&format!("{mode:04o}")), "{said}");
             assert!(hint.contains("chmod go-w") && hint.contains(&path.display().to_string()), "{hint}");
         }

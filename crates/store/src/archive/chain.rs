@@ -1,7 +1,7 @@
-//! The keys and statements that go along with a log: the chain of whoever exports it, and what arrived with it from elsewhere.
+//! The keys and statements that are included with a log: the exporter's chain of rotations, and those that were imported with the log.
 //!
-//! What arrived is kept beside the thread as it came, so that a thread that goes on from here is the same
-//! file. It is believed no more here than it was in the archive, and what does not hold together is left behind.
+//! Imported ones are kept beside the thread unchanged, so that a second export has them too. They are trusted no more here than in the
+//! archive, and inconsistent ones are left out.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use selvedge_model::{Digest, ThreadId};
 
 use crate::verify::Stored;
 
-/// What goes along, by the names of the keys.
+/// The included keys and statements.
 pub(super) struct Chain {
     pub(super) keys: BTreeMap<Digest, PublicKey>,
     pub(super) vouchers: Vec<Voucher>,
@@ -22,7 +22,7 @@ impl Chain {
     /// The chain around the signers of a log.
     pub(super) fn of<S: Stored + ?Sized>(of: &S, thread: &ThreadId, signers: &[Digest]) -> Self {
         let mut keys = BTreeMap::new();
-        for (name, bytes) in of.arrived_keys(thread) {
+        for (name, bytes) in of.imported_keys(thread) {
             let key = std::str::from_utf8(&bytes).ok().and_then(|pem| PublicKey::from_pem(pem).ok());
             keys.extend(key.filter(|key| key.fingerprint() == name).map(|key| (name, key)));
         }
@@ -32,13 +32,13 @@ impl Chain {
             Some((name, *known))
         }));
         let mut all: BTreeMap<Digest, Voucher> = own.iter().map(|one| (one.to, one.clone())).collect();
-        for (name, bytes) in of.arrived_statements(thread) {
+        for (name, bytes) in of.imported_statements(thread) {
             let arrived = Voucher::parse(&bytes).ok().filter(|one| one.to == name);
             let arrived = arrived.filter(|one| keys.get(&one.from).is_some_and(|old| one.check(old).is_ok()));
             arrived.into_iter().for_each(|one| _ = all.entry(name).or_insert(one));
         }
         let all: Vec<Voucher> = all.into_values().collect();
-        // One heir each: where the two chains disagree, one's own is the one to hand on.
+        // Each key has one successor: where the two chains disagree, the exporter's own is included.
         let holds = Trust::default().vouched(&all, &[]).is_ok();
         let around = Trust::default().with_vouchers(if holds { &all } else { &own });
         let vouchers: Vec<Voucher> = around.vouchers_around(signers).into_iter().cloned().collect();

@@ -1,7 +1,7 @@
-//! Judging an archive where there is no store: for whoever has the file, and one public key.
+//! Verifies an archive without a store, for a reader who has the file and one public key.
 //!
-//! The archive is gone through twice. First only the small files are read, whatever order they stand in: the statements of rotations
-//! lead from the keys that are believed to the others of their chain. Then everything is checked in one pass.
+//! The archive is read twice. First only the small files, in any order: the statements of rotations lead from the trusted keys to the
+//! others of their chain. Then everything is verified in one pass.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -11,28 +11,28 @@ use selvedge_log::keys::PublicKey;
 use selvedge_log::recovery::{Evidence, Finding, Mode, Plan, judge};
 use selvedge_log::scan::Entry;
 
-use super::arriving::{Arriving, Log};
+use super::reader::{ArchiveReader, Log};
 use super::{Verdict, refused, small, ustar};
 use crate::error::{Error, Result};
 use crate::{capabilities, manifest};
 
-/// How many keys and statements an archive may have.
+/// The maximum number of keys and statements in an archive.
 const KEYS_MAX: usize = 1000;
-/// How long a key or a statement may be.
+/// The maximum length of a key or a statement.
 pub const KEY_BYTES_MAX: u64 = 64 * 1024;
 
-/// What an archive says about its own keys. None of it counts before somebody believes one of them.
+/// The keys in an archive. They prove nothing unless the reader trusts one of them.
 #[derive(Debug, Default)]
 pub struct ArchivedKeys {
-    /// The public keys that lie in it.
+    /// The public keys.
     pub keys: Vec<PublicKey>,
-    /// How one took over from the other.
+    /// The statements of rotations.
     pub vouchers: Vec<Voucher>,
     manifest: Option<Vec<u8>>,
 }
 
 impl ArchivedKeys {
-    /// Reads the small files of an archive and passes over the others.
+    /// Reads the small files of an archive and skips the others.
     pub fn read(archive: &mut (impl Read + Seek + Send)) -> Result<Self> {
         let mut found = Self::default();
         archive.rewind().map_err(refused)?;
@@ -66,15 +66,15 @@ impl ArchivedKeys {
         if folder == "chain" {
             self.vouchers.push(Voucher::parse(bytes).map_err(|why| refused(format!("a statement in it: {why}")))?);
         } else {
-            // One that can't be read is one that is not there.
+            // An unreadable key is treated as missing.
             self.keys.extend(std::str::from_utf8(bytes).ok().and_then(|pem| PublicKey::from_pem(pem).ok()));
         }
         Ok(())
     }
 }
 
-/// Judges an archive with the keys that are believed, and those that they vouch for: every signature, every blob. Hands each
-/// changeset that held to `each`. Gives the verdict, and all keys that were believed in the end.
+/// Verifies an archive with the trusted keys, and those that they vouch for: every signature, every blob. Passes each verified changeset to
+/// `each`. Returns the verdict, and all keys that were trusted in the end.
 pub fn verify_archive(
     archive: &mut (impl Read + Seek + Send),
     trust: &Trust,
@@ -83,18 +83,18 @@ pub fn verify_archive(
     let small = ArchivedKeys::read(archive)?;
     let trust = trust.vouched(&small.vouchers, &small.keys).map_err(refused)?;
     archive.rewind().map_err(refused)?;
-    // Whose manifest it is, is known only by the log; what it remembers is compared afterwards.
+    // Only the log says which thread the manifest must belong to; its version is compared afterwards.
     let watched = small.manifest.as_deref().and_then(shown_version);
-    let mut arriving = Arriving::new(&trust, None, each).watching(watched).read(archive)?;
-    let log = arriving.take_log()?;
-    let bad_blobs = arriving.bad_blobs(&log.named)?;
-    let unnamed_blobs = arriving.unnamed_blobs(&log.named);
+    let mut reader = ArchiveReader::new(&trust, None, each).watching(watched).read(archive)?;
+    let log = reader.take_log()?;
+    let bad_blobs = reader.bad_blobs(&log.named)?;
+    let unnamed_blobs = reader.unnamed_blobs(&log.named);
     let Log { thread, examined, signers, mates, named, lost } = log;
     let (memory, mut problem) = match small.manifest.map(|bytes| manifest::parse(&bytes, &trust, &thread)) {
         None => (None, None),
         Some(Ok(shown)) => (Some(shown.memory), None),
         Some(Err(Error::Integrity { why, .. })) => (None, Some(why)),
-        Some(Err(Error::Unbelieved { .. })) => (None, None),
+        Some(Err(Error::UntrustedKey { .. })) => (None, None),
         Some(Err(error)) => return Err(error),
     };
     if let (Some(memory), Some(passed)) = (&memory, &examined.passed)
@@ -103,9 +103,9 @@ pub fn verify_archive(
         problem = Some(format!("it shows another log at version {}", memory.version));
     }
     let problem = problem.map(|why| (manifest::NAME, why));
-    let page = || match capabilities::check(&thread, arriving.capabilities.as_deref()?, &trust) {
+    let page = || match capabilities::check(&thread, reader.capabilities.as_deref()?, &trust) {
         Err(Error::Integrity { why, .. }) => Some((capabilities::NAME, why)),
-        // Who signed it says nothing about the log.
+        // An untrusted signer of this file says nothing about the log.
         _ => None,
     };
     let problem = problem.or_else(page);
@@ -135,12 +135,12 @@ pub fn verify_archive(
         remembered: remembered.into_iter().map(|memory| (memory.by, memory.version)).collect(),
         lost,
         unnamed_blobs,
-        trailing_bytes: arriving.trailing,
+        trailing_bytes: reader.trailing,
     };
     Ok((verdict, trust))
 }
 
-/// The version that a manifest claims to show.
+/// The version that a manifest shows, unverified.
 fn shown_version(bytes: &[u8]) -> Option<u64> {
     let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
     value.get("log_version")?.as_u64()

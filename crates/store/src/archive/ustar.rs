@@ -1,13 +1,14 @@
-//! Plain tar archives, as POSIX 1003.1-1988 has them: 512 bytes of header, the content, zeros up to the next 512.
+//! Plain tar archives, as in POSIX 1003.1-1988: 512 bytes of header, the content, zeros up to the next 512.
 //!
-//! Written: regular files, one way only, so that the same files give the same archive. Read: regular files, and folders, which
-//! say nothing; anything else, such as a link or a device, is an error. No size is believed before as many bytes were read.
+//! Written: regular files, in exactly one form, so that the same files give the same archive. Read: regular files, and folders, which are
+//! ignored; anything else, such as a link or a device, is an error. Memory is allocated for bytes that were read, not for the size in a
+//! header.
 
 use std::io::{self, Read, Write};
 
 const BLOCK: usize = 512;
 
-/// The most that fits into the header's eleven octal digits.
+/// The largest size that fits into the header's eleven octal digits.
 pub(crate) const SIZE_MAX: u64 = 0o77_777_777_777;
 
 /// Writes one file; `folder` and `name` are joined by a slash.
@@ -60,7 +61,7 @@ fn header(folder: &str, name: &str, size: u64, seconds: u64) -> io::Result<[u8; 
     Ok(block)
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The whole path.
@@ -71,11 +72,11 @@ pub(crate) struct Header {
     pub(crate) is_folder: bool,
 }
 
-/// Reads the next header; nothing at the end of the archive.
+/// Reads the next header; none at the end of the archive.
 pub(crate) fn read_header(archive: &mut dyn Read) -> io::Result<Option<Header>> {
     let mut block = [0; BLOCK];
     if !read_block(archive, &mut block)? {
-        return Err(bad("it ends without saying so"));
+        return Err(bad("it ends without an end marker"));
     }
     if block.iter().all(|byte| *byte == 0) {
         return Ok(None);
@@ -83,19 +84,19 @@ pub(crate) fn read_header(archive: &mut dyn Read) -> io::Result<Option<Header>> 
     let sum: u32 =
         block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) }).sum();
     if &block[257..262] != b"ustar" || octal(&block[148..156]) != Some(u64::from(sum)) {
-        return Err(bad("it is no tar archive, or is damaged"));
+        return Err(bad("it is not a tar archive, or is damaged"));
     }
     let is_folder = match block[156] {
         b'0' | 0 => false,
         b'5' => true,
-        other => return Err(bad(&format!("it has an entry of kind `{}`, which is no plain file", other as char))),
+        other => return Err(bad(&format!("it has an entry of kind `{}`, which is not a plain file", other as char))),
     };
     let size = octal(&block[124..136]).ok_or_else(|| bad("a size in it can't be read"))?;
     let text = |from: usize, to: usize| {
         let bytes = block[from..to].split(|byte| *byte == 0).next().unwrap_or_default();
         std::str::from_utf8(bytes).map_err(|_| bad("a name in it is not UTF-8"))
     };
-    // The older form of GNU tar has other things where the folder stands.
+    // In the older format of GNU tar these bytes are not the folder.
     let folder = if &block[257..263] == b"ustar\0" { text(345, 500)? } else { "" };
     let name = text(0, 100)?;
     let path = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
@@ -105,9 +106,11 @@ pub(crate) fn read_header(archive: &mut dyn Read) -> io::Result<Option<Header>> 
     Ok(Some(Header { path, size, is_folder }))
 }
 
-/// How many bytes follow the end of an archive, from the first that is not zero on; zeros may fill its last block.
+/// How many bytes follow the end of an archive, from the first that is not zero; zeros may fill its last block.
 pub(crate) fn trailing_bytes(archive: &mut dyn Read) -> io::Result<u64> {
-    let (mut buffer, mut zeros, mut trailing) = ([0; 8 * BLOCK], 0, 0);
+    let mut buffer = [0; 8 * BLOCK];
+    let mut zeros = 0;
+    let mut trailing = 0;
     loop {
         let read = match archive.read(&mut buffer) {
             Ok(0) => return Ok(trailing),
@@ -120,18 +123,18 @@ pub(crate) fn trailing_bytes(archive: &mut dyn Read) -> io::Result<u64> {
             Some(from) => trailing += (read - from) as u64,
             None => zeros += read,
         }
-        // No tar fills up with more than this; what follows is not its own.
+        // No tar program pads with more than this.
         if trailing == 0 && zeros > 1 << 20 {
             trailing = zeros as u64;
         }
     }
 }
 
-/// Passes over the zeros behind a content of this size.
+/// Skips the zeros after a content of this size.
 pub(crate) fn skip_padding(archive: &mut dyn Read, size: u64) -> io::Result<()> {
     let mut zeros = [0; BLOCK];
     archive.read_exact(&mut zeros[..padding(size)]).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => bad("it is cut off behind a file in it"),
+        io::ErrorKind::UnexpectedEof => bad("it is truncated after a file"),
         _ => error,
     })
 }
@@ -146,7 +149,7 @@ fn read_block(archive: &mut dyn Read, block: &mut [u8; BLOCK]) -> io::Result<boo
     while done < BLOCK {
         match archive.read(&mut block[done..])? {
             0 if done == 0 => return Ok(false),
-            0 => return Err(bad("it is cut off")),
+            0 => return Err(bad("it is truncated")),
             read => done += read,
         }
     }
@@ -193,6 +196,6 @@ mod tests {
             .sum();
         link[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
         assert!(read_header(&mut link.as_slice()).unwrap_err().to_string().contains("kind `2`"));
-        assert!(read_header(&mut io::empty()).is_err(), "an archive says where it ends");
+        assert!(read_header(&mut io::empty()).is_err(), "an archive has an end marker");
     }
 }

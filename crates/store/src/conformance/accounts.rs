@@ -1,5 +1,4 @@
-//! Accounts that close, go on, are raised, stopped and corrected; and the two sides of a child account, which move together or not at
-//! all.
+//! Accounts that are closed, reopened, raised, stopped and corrected; and parent and child account, which change together or not at all.
 
 use selvedge_model::account::replay::{Flaw, Seen, replay};
 use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, PostingError, ReservationState};
@@ -11,9 +10,10 @@ use super::support::*;
 use crate::contract::{Commit, Ledger, Logs, Store};
 use crate::error::Error;
 
-/// A parent that holds 60 of 100 for a child, and the child.
+/// A parent that reserves 60 of 100 for a child, and the child.
 fn family(store: &impl Store) -> (ThreadId, ThreadId) {
-    let (parent, child) = (create(store, "parent"), create(store, "child"));
+    let parent = create(store, "parent");
+    let child = create(store, "child");
     let hold = Posting::Reserve {
         account: parent.clone(),
         reservation: id("for-child"),
@@ -38,7 +38,7 @@ fn figures(store: &impl Store, id: &AccountId) -> (i64, i64, i64, AccountStatus)
     (settled.nanos(), settled_children.nanos(), reserved.nanos(), status)
 }
 
-/// What the logs of some threads tell of accounts agrees with what the store has, and nothing in it is flawed.
+/// Replaying the postings in the logs of some threads gives the accounts of the store, without a flaw.
 fn logs_agree(store: &impl Store, threads: &[&ThreadId]) {
     let seen = threads.iter().flat_map(|thread| {
         let lines = store.read(thread, 0, usize::MAX).unwrap();
@@ -48,7 +48,7 @@ fn logs_agree(store: &impl Store, threads: &[&ThreadId]) {
         })
     });
     let replayed = replay(seen.collect::<Vec<_>>());
-    assert_eq!(replayed.flaws, [], "the records hold");
+    assert_eq!(replayed.flaws, [], "the records are consistent");
     for (id, history) in &replayed.accounts {
         assert_eq!(history.account, account(store, id));
         let held: Vec<_> = history.reservations.values().cloned().collect();
@@ -56,7 +56,7 @@ fn logs_agree(store: &impl Store, threads: &[&ThreadId]) {
     }
 }
 
-/// A child account closes together with its reservation and at what it spent, or not at all.
+/// A child account is closed together with its reservation and with the amount that it spent, or not at all.
 pub fn a_child_account_closes_together_with_its_reservation<H: Harness>(harness: &H) {
     let store = harness.open();
     let (parent, child) = family(&store);
@@ -87,15 +87,15 @@ pub fn an_account_that_ends_before_its_children_is_closing<H: Harness>(harness: 
     commit(&store, Batch::of(posts(&parent, [close(&parent)])));
     assert_eq!(account(&store, &parent).status, AccountStatus::Closing);
     let answer = store.commit(Batch::of(posts(&parent, [reserve(&parent, "late", 1)])));
-    assert_refused!(answer, Error::Posting(PostingError::AccountClosed { .. }), "a call of a chain that is done");
+    assert_refused!(answer, Error::Posting(PostingError::AccountClosed { .. }), "a call of a chain that has ended");
     commit(&store, Batch::of(posts(&child, [close(&child), settle(&parent, "for-child", 20)])));
     assert_eq!(figures(&store, &parent), (0, 20, 0, AccountStatus::Closed));
     assert_eq!(harness.open().account(&parent).unwrap(), store.account(&parent).unwrap());
     logs_agree(&store, &[&parent, &child]);
 }
 
-/// A closed account is opened again: a root simply, a child with money that its parent holds again.
-pub fn a_closed_account_is_opened_again_with_its_parents_money<H: Harness>(harness: &H) {
+/// A closed account is reopened: a root directly, a child with an amount that its parent reserves again.
+pub fn a_closed_account_is_reopened_with_an_amount_of_its_parent<H: Harness>(harness: &H) {
     let store = harness.open();
     let (parent, child) = family(&store);
     commit(&store, Batch::of(posts(&child, [close(&child), settle(&parent, "for-child", 20)])));
@@ -127,7 +127,7 @@ pub fn a_closed_account_is_opened_again_with_its_parents_money<H: Harness>(harne
     logs_agree(&store, &[&parent, &child]);
 }
 
-/// A raise, a stop, an unknown settlement and its correction are kept, and stand in the log.
+/// A raise, a stop, an unknown settlement and its correction are stored, and recorded in the log.
 pub fn a_raise_a_stop_and_a_correction_are_kept<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "kept");
@@ -155,20 +155,21 @@ pub fn a_raise_a_stop_and_a_correction_are_kept<H: Harness>(harness: &H) {
     logs_agree(&store, &[&thread]);
 }
 
-/// Sixty-four who reserve at once, each as often as it can, come to the ceiling and not beyond, and every log tells the same.
+/// Sixty-four workers that reserve at once, each as often as it can, reach the ceiling and not more, and every log has the same records.
 pub fn sixty_four_reserve_at_once_and_none_beyond_the_ceiling<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     let account_id = create(&stores[0], "crowded");
     commit(&stores[0], Batch::of(posts(&account_id, [open(&account_id, Some(100))])));
     let threads: Vec<_> = (0..64).map(|worker| create(&stores[0], &format!("worker-{worker}"))).collect();
     let granted: Vec<i64> = at_once(64, |worker| {
-        let (store, thread) = (&stores[worker % 2], &threads[worker]);
+        let store = &stores[worker % 2];
+        let thread = &threads[worker];
         let amount = i64::try_from(worker % 3).unwrap() + 1;
         let mut granted = 0;
         for attempt in 0..2 {
             let name = format!("{worker}.{attempt}");
             let reserved = posts(thread, [reserve(&account_id, &name, amount), issue(&account_id, &name)]);
-            match stubbornly(|| store.commit(Batch::of(reserved.clone()))) {
+            match with_retries(|| store.commit(Batch::of(reserved.clone()))) {
                 Ok(_) => granted += amount,
                 Err(Error::Posting(PostingError::Insufficient { .. })) => {}
                 Err(error) => panic!("worker {worker}: {error}"),
@@ -177,15 +178,15 @@ pub fn sixty_four_reserve_at_once_and_none_beyond_the_ceiling<H: Harness>(harnes
         granted
     });
     let after = account(&stores[0], &account_id);
-    assert_eq!(after.reserved.nanos(), granted.iter().sum::<i64>(), "what was granted is what is held");
+    assert_eq!(after.reserved.nanos(), granted.iter().sum::<i64>(), "the granted amounts are reserved");
     assert!(after.used() <= money(100), "{after:?}");
-    assert!(after.remaining() < Some(money(3)), "nobody was refused what was there: {after:?}");
+    assert!(after.remaining() < Some(money(3)), "no worker was refused an available amount: {after:?}");
     let logs: Vec<_> = threads.iter().chain([&account_id]).collect();
     logs_agree(&stores[1], &logs);
 }
 
-/// A record that is missing from the logs is named, and nothing is said of what comes behind it.
-pub fn a_missing_record_is_named<H: Harness>(harness: &H) {
+/// A record that is missing in the logs is reported, and the account is not computed past it.
+pub fn a_missing_record_is_reported<H: Harness>(harness: &H) {
     let store = harness.open();
     let (parent, child) = family(&store);
     let lines = store.read(&parent, 0, usize::MAX).unwrap();
@@ -193,7 +194,7 @@ pub fn a_missing_record_is_named<H: Harness>(harness: &H) {
         let (event_type, record) = line.event.posting()?;
         Some(Seen { thread: parent.clone(), line: line.seq, event_type, record: record.clone() })
     });
-    // The child's log is not read: its account ends with its opening, and nothing is wrong with that.
+    // The child's log is not read: its account ends with its opening, which is not a flaw.
     let alone = replay(seen.clone());
     assert_eq!((alone.flaws.len(), alone.accounts[&child].account.version), (0, 1));
     let gap = replay(seen.filter(|one| one.record.account_version != 1));

@@ -1,4 +1,4 @@
-//! What an append does: one version, whole, in order.
+//! What an append does: one version, complete, in order.
 
 use selvedge_log::strict::MAX_LINE_BYTES;
 use selvedge_model::event::{Fields, ToolOutcome};
@@ -10,7 +10,7 @@ use super::support::*;
 use crate::contract::{Commit, Logs, Registry};
 use crate::error::Error;
 
-/// Each append adds one version, even one that says nothing.
+/// Each append adds one version, even an empty one.
 pub fn each_append_adds_one_version_even_when_empty<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "counted");
@@ -27,7 +27,7 @@ pub fn each_append_adds_one_version_even_when_empty<H: Harness>(harness: &H) {
     assert_eq!(checkpoints.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5], "each version has its checkpoint");
 }
 
-/// An append that expects the version it finds is committed.
+/// An append that expects the current version is committed.
 pub fn an_append_at_its_expected_version_is_committed<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "exact");
@@ -37,7 +37,7 @@ pub fn an_append_at_its_expected_version_is_committed<H: Harness>(harness: &H) {
     }
 }
 
-/// The lines of a changeset stand in one order, and reading them gives the changeset back.
+/// The lines of a changeset have a fixed order, and reading them gives the changeset back.
 pub fn a_changeset_is_read_back_as_it_was_handed_in<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "whole");
@@ -59,8 +59,8 @@ pub fn a_changeset_is_read_back_as_it_was_handed_in<H: Harness>(harness: &H) {
     append(&store, &thread, given.clone());
     let entries = verified(&store, &harness.trust(), &thread);
     let events: Vec<_> = entries[1].lines.iter().map(|line| line.event.clone()).collect();
-    let places: Vec<_> = events.iter().map(Event::place).collect();
-    assert!(places.is_sorted(), "the lines stand in the order of their kinds: {places:?}");
+    let order: Vec<_> = events.iter().map(Event::place).collect();
+    assert!(order.is_sorted(), "the lines are in the order of their kinds: {order:?}");
     let mut found = Changeset::from_events(events).unwrap();
     for message in &mut found.messages {
         assert_eq!(message.run_id.take(), given.run_id, "a message belongs to the run of its changeset");
@@ -68,9 +68,10 @@ pub fn a_changeset_is_read_back_as_it_was_handed_in<H: Harness>(harness: &H) {
     assert_eq!(found, given);
 }
 
-/// What one process commits, another reads and goes on from.
+/// What one process commits, another reads and continues.
 pub fn handles_take_turns_on_one_thread<H: Harness>(harness: &H) {
-    let (one, two) = (harness.open(), harness.open());
+    let one = harness.open();
+    let two = harness.open();
     let thread = create(&one, "shared");
     for round in 0..4 {
         assert_eq!(append(&one, &thread, says("one")), 2 * round + 1);
@@ -82,7 +83,7 @@ pub fn handles_take_turns_on_one_thread<H: Harness>(harness: &H) {
     verified(&one, &harness.trust(), &thread);
 }
 
-/// What was committed outlives whoever committed it.
+/// Committed data outlives the process that committed it.
 pub fn a_thread_outlives_its_writer<H: Harness>(harness: &H) {
     let writer = harness.open();
     let thread = create(&writer, "left");
@@ -95,7 +96,7 @@ pub fn a_thread_outlives_its_writer<H: Harness>(harness: &H) {
     verified(&store, &harness.trust(), &thread);
 }
 
-/// What does not fit on a line is refused before anything is written, and the thread goes on.
+/// An event that does not fit on a line is refused before anything is written, and the thread can continue.
 pub fn an_event_too_long_for_a_line_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "long");
@@ -114,7 +115,7 @@ pub fn a_changeset_that_contradicts_itself_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "contradicted");
     let nameless_run = Changeset { run_id: None, ..starts("run-1") };
-    let smuggled = tells(Event::Message(Message::text(Role::User, "smuggled")));
+    let smuggled = with_event(Event::Message(Message::text(Role::User, "smuggled")));
     leaves_no_trace(&store, &[&thread], || {
         for odd in [nameless_run, smuggled] {
             assert_refused!(store.commit(Batch::of(part(&thread, odd))), Error::Changeset(_), "a contradiction");
@@ -122,15 +123,16 @@ pub fn a_changeset_that_contradicts_itself_is_refused<H: Harness>(harness: &H) {
     });
 }
 
-/// Threads do not slow each other down into one another's logs.
-pub fn threads_grow_side_by_side<H: Harness>(harness: &H) {
-    let (one, two) = (harness.open(), harness.open());
+/// Threads that are written at the same time do not get into each other's logs.
+pub fn threads_grow_in_parallel<H: Harness>(harness: &H) {
+    let one = harness.open();
+    let two = harness.open();
     let threads: Vec<_> = (0..4).map(|number| create(&one, &format!("side-{number}"))).collect();
     at_once(4, |worker| {
         let store = if worker % 2 == 0 { &one } else { &two };
         for version in 1..=10 {
             let next = part_at(&threads[worker], version - 1, says(&format!("{worker}.{version}")));
-            stubbornly(|| store.commit(Batch::of(next.clone()))).unwrap_or_else(|error| panic!("{worker}: {error}"));
+            with_retries(|| store.commit(Batch::of(next.clone()))).unwrap_or_else(|error| panic!("{worker}: {error}"));
         }
     });
     for (worker, thread) in threads.iter().enumerate() {

@@ -1,6 +1,7 @@
-//! What commands ask of a store: judging a thread, archives, its word on where it is, signed pages, closing.
+//! What commands need from a store: verifying a thread, archives, its list of heads, signed files, closing.
 //!
-//! An ability of its own, so a suite of its own: [`backend_suite!`](crate::backend_suite). Every case works on a `dyn Backend`, as commands do.
+//! An optional ability, so a suite of its own: [`backend_suite!`](crate::backend_suite). Every case works on a `dyn Backend`, as commands
+//! do.
 
 use std::io::Cursor;
 
@@ -10,8 +11,8 @@ use selvedge_model::ThreadId;
 
 use super::Harness;
 use super::support::*;
-use crate::archive::{Archives, Arrival, verify_archive};
-use crate::backend::{Attest, Backend, Pages};
+use crate::archive::{Archives, ImportOutcome, verify_archive};
+use crate::backend::{Attest, Backend, SignedFiles};
 use crate::contract::{Acquire, Commit};
 use crate::error::Error;
 use crate::heads::{Depth, Heads};
@@ -38,8 +39,8 @@ fn finding(archive: &[u8], trust: &Trust) -> Finding {
     verify_archive(&mut Cursor::new(archive), trust, &mut |_| {}).unwrap().0.judgement.finding
 }
 
-/// What was committed is judged sound, each changeset is handed out, and the verdict says how much there is.
-pub fn what_was_committed_is_judged_sound<H: Harness>(harness: &H)
+/// A committed thread is verified as sound, each changeset is passed on, and the verdict has the counts.
+pub fn a_committed_thread_verifies_as_sound<H: Harness>(harness: &H)
 where
     H::Store: Backend,
 {
@@ -47,31 +48,32 @@ where
     let thread = with_three::<H>(&writer, "judged");
     let other = harness.open();
     let store: &dyn Backend = &other;
-    let (head, mut versions) = (store.head(&thread).unwrap(), Vec::new());
+    let head = store.head(&thread).unwrap();
+    let mut versions = Vec::new();
     let verdict = store.verify(&thread, &mut |entry| versions.push(entry.head.version)).unwrap();
     assert_eq!(verdict.judgement.finding, Finding::Sound);
     assert_eq!((verdict.lines, verdict.bytes, verdict.head.as_ref()), (head.lines, head.bytes, Some(&head)));
     assert_eq!((versions, verdict.signers), (vec![0, 1, 2], vec![(head.signer, 3)]));
     assert!(verdict.bad_blobs.is_empty() && verdict.unnamed_blobs.is_empty() && verdict.lost.is_empty());
-    assert!(!store.is_stray(&thread).unwrap() && !store.has_arrived(&thread) && store.strays().unwrap().is_empty());
+    assert!(!store.is_stray(&thread).unwrap() && !store.is_imported(&thread) && store.strays().unwrap().is_empty());
 }
 
-/// What is not there, or not any more, is neither judged nor exported.
-pub fn what_is_gone_is_not_judged<H: Harness>(harness: &H)
+/// A missing or deleted thread is neither verified nor exported.
+pub fn a_deleted_thread_is_not_verified<H: Harness>(harness: &H)
 where
     H::Store: Backend,
 {
     let opened = harness.open();
     let thread = create(&opened, "gone");
     let store: &dyn Backend = &opened;
-    assert_refused!(store.verify(&id("absent"), &mut |_| {}), Error::NoThread(_), "judging nothing");
+    assert_refused!(store.verify(&id("absent"), &mut |_| {}), Error::NoThread(_), "verifying a missing thread");
     store.delete(&thread).unwrap();
-    assert_refused!(store.verify(&thread, &mut |_| {}), Error::Deleted(_), "judging what was deleted");
-    assert_refused!(store.export(&thread, &mut Vec::new()), Error::Deleted(_), "exporting what was deleted");
+    assert_refused!(store.verify(&thread, &mut |_| {}), Error::Deleted(_), "verifying a deleted thread");
+    assert_refused!(store.export(&thread, &mut Vec::new()), Error::Deleted(_), "exporting a deleted thread");
 }
 
-/// A blob that no line names is said to be one; erased, it is gone, the log says so, and it is erased once.
-pub fn blobs_are_told_apart<H: Harness>(harness: &H)
+/// A blob that no line names is reported; an erased one is removed, the log records that, and it is erased once.
+pub fn unnamed_and_erased_blobs_are_reported<H: Harness>(harness: &H)
 where
     H::Store: Backend,
 {
@@ -84,15 +86,15 @@ where
     assert_eq!(store.erase(&thread, &blob, "asked to").unwrap(), 1);
     assert_refused!(store.erase(&thread, &blob, "again"), Error::Erased { reason, .. } if reason == "asked to", "twice");
     let unknown = selvedge_log::hash::sha256(b"unknown");
-    assert_refused!(store.erase(&thread, &unknown, "asked to"), Error::NoBlob { .. }, "what was never there");
+    assert_refused!(store.erase(&thread, &unknown, "asked to"), Error::NoBlob { .. }, "a blob that never existed");
     let verdict = store.verify(&thread, &mut |_| {}).unwrap();
     assert_eq!((verdict.judgement.finding, verdict.erased_blobs), (Finding::Sound, vec![blob]));
     assert_eq!((store.blobs(&thread).unwrap(), verdict.unnamed_blobs), (vec![], vec![]));
-    assert_eq!(store.head(&thread).unwrap().version, 1, "an erasure that is refused makes no version");
+    assert_eq!(store.head(&thread).unwrap().version, 1, "a refused erasure adds no version");
 }
 
-/// An archive has the exact log and can be judged with the file and a key alone; written again it is the same bytes.
-pub fn an_archive_is_judged_with_the_file_alone<H: Harness>(harness: &H)
+/// An archive has the exact log and can be verified with the file and a key alone; a second export has the same bytes.
+pub fn an_archive_is_verified_with_the_file_alone<H: Harness>(harness: &H)
 where
     H::Store: Backend,
 {
@@ -102,12 +104,12 @@ where
     let (head, log) = bytes_of(&opened, &thread);
     let store: &dyn Backend = &opened;
     let archive = exported(store, &thread);
-    assert!(archive.windows(log.len()).any(|window| window == log), "the log stands in it byte for byte");
+    assert!(archive.windows(log.len()).any(|window| window == log), "it has the log byte for byte");
     let trust = harness.trust();
     let (verdict, _) = verify_archive(&mut Cursor::new(&archive), &trust, &mut |_| {}).unwrap();
     assert_eq!((&verdict.judgement.finding, &verdict.thread), (&Finding::Sound, &thread));
     assert_eq!((verdict.head, verdict.unnamed_blobs), (Some(head), vec![blob]));
-    assert!(exported(store, &thread) == archive, "the same thread is the same archive");
+    assert!(exported(store, &thread) == archive, "the same thread gives the same archive");
     assert_ne!(finding(&archive, &Trust::default()), Finding::Sound, "without a key nothing is proven");
     let mut changed = archive.clone();
     let at = archive.windows(5).position(|window| window == b"first").unwrap();
@@ -116,8 +118,8 @@ where
     assert_refused!(store.import(&mut changed.as_slice(), false), Error::Log { .. }, "a changed archive");
 }
 
-/// A thread that is here exactly so is left as it is; another beginning of it is refused, and so is one that was deleted.
-pub fn what_is_here_is_not_imported_again<H: Harness>(harness: &H)
+/// A thread that the store has with the same head is left unchanged; another version of it is refused, and so is a deleted one.
+pub fn an_existing_thread_is_not_imported_again<H: Harness>(harness: &H)
 where
     H::Store: Backend,
 {
@@ -126,20 +128,16 @@ where
     let archive = exported(&opened, &thread);
     for keep in [false, true] {
         let arrived = Archives::import(&opened, &mut archive.as_slice(), keep).unwrap();
-        assert_eq!((arrived.thread, arrived.arrival), (thread.clone(), Arrival::Unchanged), "keep: {keep}");
+        assert_eq!((arrived.thread, arrived.arrival), (thread.clone(), ImportOutcome::Unchanged), "keep: {keep}");
     }
     append(&opened, &thread, says("third"));
-    assert_refused!(Archives::import(&opened, &mut archive.as_slice(), true), Error::Exists(_), "an older one");
+    assert_refused!(Archives::import(&opened, &mut archive.as_slice(), true), Error::Exists(_), "an older version");
     Commit::delete(&opened, &thread).unwrap();
-    assert_refused!(
-        Archives::import(&opened, &mut archive.as_slice(), true),
-        Error::Deleted(_),
-        "one that was deleted"
-    );
+    assert_refused!(Archives::import(&opened, &mut archive.as_slice(), true), Error::Deleted(_), "a deleted thread");
 }
 
-/// The page of what a thread may call is written once, goes into its archive, and does not trouble its verdict.
-pub fn the_page_of_what_a_thread_may_call_is_written_once<H: Harness>(harness: &H)
+/// The capabilities of a thread are written once, are included in its archive, and do not affect its verdict.
+pub fn capabilities_are_written_once<H: Harness>(harness: &H)
 where
     H::Store: Backend,
 {
@@ -149,19 +147,19 @@ where
     assert_eq!(store.document(&thread, Document::Capabilities).unwrap(), None);
     assert!(store.write_capabilities(&thread, &|| "# May call nothing\n".to_owned()).unwrap());
     let other = harness.open();
-    let again = Pages::write_capabilities(&other, &thread, &|| "# May call everything\n".to_owned());
-    assert!(!again.unwrap(), "it is there");
+    let again = SignedFiles::write_capabilities(&other, &thread, &|| "# May call everything\n".to_owned());
+    assert!(!again.unwrap(), "it exists");
     let page = store.document(&thread, Document::Capabilities).unwrap().unwrap();
     let text = String::from_utf8(page).unwrap();
     assert!(text.contains("# May call nothing") && !text.contains("everything"), "{text}");
     assert_eq!(store.verify(&thread, &mut |_| {}).unwrap().judgement.finding, Finding::Sound);
     let archive = exported(store, &thread);
-    assert!(archive.windows(18).any(|window| window == b"# May call nothing"), "it goes along");
+    assert!(archive.windows(18).any(|window| window == b"# May call nothing"), "it is included");
     assert_eq!(finding(&archive, &harness.trust()), Finding::Sound);
 }
 
-/// A store vouches for what its log says a thread may do, and for nothing else.
-pub fn a_thread_is_vouched_for_as_its_log_says<H: Harness>(harness: &H)
+/// A store accepts a manifest that agrees with its log, and no other.
+pub fn a_manifest_that_agrees_with_its_log_is_accepted<H: Harness>(harness: &H)
 where
     H::Store: Backend,
 {
@@ -169,25 +167,26 @@ where
     let thread = create(&opened, "vouched");
     let store: &dyn Backend = &opened;
     let recorded = loaded(&opened, &harness.trust(), &thread).manifest;
-    store.vouch(&recorded).unwrap();
+    store.check_manifest(&recorded).unwrap();
     let mut other = recorded;
     other.parent_id = Some(id("stranger"));
-    assert_refused!(store.vouch(&other), Error::Integrity { .. }, "a thread with another parent");
+    assert_refused!(store.check_manifest(&other), Error::Integrity { .. }, "a thread with another parent");
     assert_eq!(store.missing_manifest(&thread), None);
 }
 
-/// A list of heads is signed, holds while logs grow or are deleted, and differs from another store's logs.
-pub fn a_list_of_heads_holds_while_logs_grow<H: Harness>(harness: &H)
+/// A list of heads is signed, still matches after logs grow or are deleted, and differs from another store's logs.
+pub fn a_list_of_heads_stays_valid_while_logs_grow<H: Harness>(harness: &H)
 where
     H::Store: Backend,
 {
     let opened = harness.open();
-    let (one, two) = (with_three::<H>(&opened, "one"), with_three::<H>(&opened, "two"));
+    let one = with_three::<H>(&opened, "one");
+    let two = with_three::<H>(&opened, "two");
     let store: &dyn Backend = &opened;
     let noted = store.heads().unwrap();
     assert!(noted.left_out.is_empty(), "{:?}", noted.left_out);
     assert_eq!(noted.heads.threads.iter().map(|head| &head.thread_id).collect::<Vec<_>>(), [&one, &two]);
-    assert_eq!(noted.heads.store_id, Attest::store_id(&harness.open()).unwrap(), "every handle knows the same id");
+    assert_eq!(noted.heads.store_id, Attest::store_id(&harness.open()).unwrap(), "every handle has the same id");
     let text = store.sign_heads(&noted.heads).unwrap();
     let mut heads = Heads::read(text.as_bytes(), &harness.trust()).unwrap().heads;
     append(&opened, &one, says("more"));
@@ -198,8 +197,8 @@ where
     assert_eq!(store.heads().unwrap().heads.tombstones.len(), 1);
 }
 
-/// A handle that leaves gives its leases back, and what was committed is there.
-pub fn leaving_gives_leases_back<H: Harness>(harness: &H)
+/// A handle that is closed releases its leases, and committed data stays.
+pub fn shutting_down_releases_leases<H: Harness>(harness: &H)
 where
     H::Store: Backend,
 {
@@ -207,12 +206,12 @@ where
     let thread = with_three::<H>(&opened, "left");
     let store: &mut dyn Backend = &mut opened;
     store.acquire(&thread, Acquire::default()).unwrap();
-    store.leave().unwrap();
+    store.shut_down().unwrap();
     let other = harness.open();
     let other: &dyn Backend = &other;
     assert_eq!(other.holder(&thread).unwrap(), None);
-    assert!(other.expired().unwrap().is_empty(), "a lease that was given back has not expired");
+    assert!(other.expired().unwrap().is_empty(), "a released lease has not expired");
     let lease = other.acquire(&thread, Acquire::default()).unwrap();
-    assert_eq!(lease.taken_from, None, "it changed hands in peace");
+    assert_eq!(lease.taken_from, None, "it was not taken over");
     assert_eq!(other.head(&thread).unwrap().version, 2);
 }

@@ -1,4 +1,4 @@
-//! A batch is there wholly or not at all, over all its threads.
+//! A batch is committed completely or not at all, over all its threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -13,12 +13,13 @@ use crate::contract::{Commit, Feed, Logs, Registry, Store};
 use crate::error::Error;
 
 fn two_threads(store: &impl Store) -> (ThreadId, ThreadId) {
-    let (one, two) = (create(store, "one"), create(store, "two"));
+    let one = create(store, "one");
+    let two = create(store, "two");
     append(store, &two, patches([set("n", json!(1))]));
     (one, two)
 }
 
-/// A part at the wrong version keeps the other from being committed, wherever it stands.
+/// A part at the wrong version keeps the other from being committed, in either order.
 pub fn a_conflict_in_one_part_leaves_nothing_of_the_other<H: Harness>(harness: &H) {
     let store = harness.open();
     let (one, two) = two_threads(&store);
@@ -31,10 +32,10 @@ pub fn a_conflict_in_one_part_leaves_nothing_of_the_other<H: Harness>(harness: &
         }
     });
     commit(&store, batch([part_at(&one, 0, says_as("m1", "other")), part_at(&two, 1, empty())]));
-    assert_eq!(loaded(&store, &harness.trust(), &one).messages[0].plain_text(), "other", "the id was never taken");
+    assert_eq!(loaded(&store, &harness.trust(), &one).messages[0].plain_text(), "other", "the id was not used");
 }
 
-/// Whatever is wrong with one part, nothing of the others is committed.
+/// If any part is refused, nothing of the others is committed.
 pub fn any_refused_part_leaves_nothing_of_the_others<H: Harness>(harness: &H) {
     let store = harness.open();
     let (one, two) = two_threads(&store);
@@ -43,9 +44,9 @@ pub fn any_refused_part_leaves_nothing_of_the_others<H: Harness>(harness: &H) {
     let refused: [(&str, Part); 6] = [
         ("a patch that does not apply", part(&two, patches([push("n", json!(1))]))),
         ("a message that changed", part(&two, says_as("m1", "second"))),
-        ("a status that can't follow", part(&two, tells(Event::ThreadHandoff(super::chains::handoff(&one))))),
-        ("a thread that is not there", part(&id("nobody"), empty())),
-        ("a thread that is there already", birth(&two, new_thread())),
+        ("an invalid status transition", part(&two, with_event(Event::ThreadHandoff(super::chains::handoff(&one))))),
+        ("a missing thread", part(&id("missing"), empty())),
+        ("an existing thread", birth(&two, new_thread())),
         ("a stale lease", part(&two, empty()).under(3)),
     ];
     leaves_no_trace(&store, &[&one, &two, &unborn], || {
@@ -57,7 +58,7 @@ pub fn any_refused_part_leaves_nothing_of_the_others<H: Harness>(harness: &H) {
     });
 }
 
-/// Every checkpoint names the other threads of its batch and the versions they came to.
+/// Every checkpoint names the other threads of its batch and their new versions.
 pub fn each_checkpoint_names_its_mates<H: Harness>(harness: &H) {
     let store = harness.open();
     let (one, two) = two_threads(&store);
@@ -74,10 +75,10 @@ pub fn each_checkpoint_names_its_mates<H: Harness>(harness: &H) {
     }
     append(&store, &one, empty());
     let entries = verified(&store, &harness.trust(), &one);
-    assert_eq!(entries[2].checkpoint().unwrap().with, [], "a thread that is alone has no mates");
+    assert_eq!(entries[2].checkpoint().unwrap().with, [], "a batch of one thread has no mates");
 }
 
-/// A child and its parent's word of it come together.
+/// A child and its parent's record of it are committed together.
 pub fn a_birth_and_an_append_are_one<H: Harness>(harness: &H) {
     let store = harness.open();
     let parent = create(&store, "parent");
@@ -85,7 +86,7 @@ pub fn a_birth_and_an_append_are_one<H: Harness>(harness: &H) {
     let spawned: Fields = serde_json::from_value(json!({"child_thread_id": "child"})).unwrap();
     let new = NewThread { parent_id: Some(parent.clone()), ..new_thread() };
     let spawn = |version| {
-        batch([part_at(&parent, version, tells(Event::ChildSpawned(spawned.clone()))), birth(&child, new.clone())])
+        batch([part_at(&parent, version, with_event(Event::ChildSpawned(spawned.clone()))), birth(&child, new.clone())])
     };
     leaves_no_trace(&store, &[&parent, &child], || {
         assert_refused!(store.commit(spawn(4)), Error::Conflict { .. }, "a spawn at the wrong version");
@@ -97,7 +98,7 @@ pub fn a_birth_and_an_append_are_one<H: Harness>(harness: &H) {
     });
 }
 
-/// A batch needs a part, and one for each thread.
+/// A batch needs at least one part, and at most one for each thread.
 pub fn an_empty_batch_and_a_thread_twice_are_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let (one, two) = two_threads(&store);
@@ -110,10 +111,12 @@ pub fn an_empty_batch_and_a_thread_twice_are_refused<H: Harness>(harness: &H) {
     });
 }
 
-/// Nobody ever sees half a batch.
-pub fn nobody_sees_half_a_batch<H: Harness>(harness: &H) {
-    let (writer, reader) = (harness.open(), harness.open());
-    let (one, two) = (create(&writer, "one"), create(&writer, "two"));
+/// No reader ever sees half a batch.
+pub fn no_reader_sees_half_a_batch<H: Harness>(harness: &H) {
+    let writer = harness.open();
+    let reader = harness.open();
+    let one = create(&writer, "one");
+    let two = create(&writer, "two");
     let done = AtomicBool::new(false);
     at_once(2, |worker| {
         if worker == 0 {
@@ -124,21 +127,26 @@ pub fn nobody_sees_half_a_batch<H: Harness>(harness: &H) {
             done.store(true, Ordering::SeqCst);
             return;
         }
-        let (head, lines) = (|thread| reader.head(thread).unwrap().version, |thread| lines_of(&reader, thread).len());
+        let head = |thread| reader.head(thread).unwrap().version;
+        let lines = |thread| lines_of(&reader, thread).len();
         let began = Instant::now();
-        while !done.load(Ordering::SeqCst) && began.elapsed() < PATIENCE {
-            // Both grow together, so whatever is looked at later is never behind.
-            let (first, second, third) = (head(&one), head(&two), head(&one));
+        while !done.load(Ordering::SeqCst) && began.elapsed() < TIMEOUT {
+            // Both grow together, so a later read is never behind an earlier one.
+            let first = head(&one);
+            let second = head(&two);
+            let third = head(&one);
             assert!(first <= second && second <= third, "versions {first}, {second}, {third}");
-            let (first, second, third) = (lines(&one), lines(&two), lines(&one));
+            let first = lines(&one);
+            let second = lines(&two);
+            let third = lines(&one);
             assert!(first <= second && second <= third, "{first}, {second}, {third} lines");
         }
     });
     assert_eq!((reader.head(&one).unwrap().version, reader.head(&two).unwrap().version), (60, 60));
 }
 
-/// Batches over the same threads in different orders neither wait for each other for ever nor mix.
-pub fn crossing_batches_all_arrive<H: Harness>(harness: &H) {
+/// Batches over the same threads in different orders neither deadlock nor interleave.
+pub fn crossing_batches_are_all_committed<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     let threads = [create(&stores[0], "one"), create(&stores[0], "two"), create(&stores[0], "three")];
     at_once(2, |worker| {
@@ -149,7 +157,7 @@ pub fn crossing_batches_all_arrive<H: Harness>(harness: &H) {
                 parts.reverse();
             }
             let both: Batch = batch(parts);
-            stubbornly(|| stores[worker].commit(both.clone()))
+            with_retries(|| stores[worker].commit(both.clone()))
                 .unwrap_or_else(|error| panic!("{worker}.{round}: {error}"));
         }
     });
@@ -167,7 +175,7 @@ pub fn crossing_batches_all_arrive<H: Harness>(harness: &H) {
     assert_eq!(stores[0].position().unwrap(), stores[1].position().unwrap());
 }
 
-/// A changeset of every reason is committed.
+/// A batch may have changesets of every reason.
 pub fn a_batch_may_mix_reasons<H: Harness>(harness: &H) {
     use selvedge_model::Reason::*;
     let store = harness.open();

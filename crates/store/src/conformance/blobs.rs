@@ -1,4 +1,4 @@
-//! What lies beside a log: read back exactly, by its name, from its own thread.
+//! Blobs: read back exactly, by their names, from their own thread.
 
 use selvedge_model::event::BlobErased;
 use selvedge_model::{Changeset, Digest, Event, ThreadId};
@@ -8,9 +8,10 @@ use super::support::*;
 use crate::contract::{Commit, Feed, Logs};
 use crate::error::Error;
 
-/// Bytes are read back as they were put, by every handle and after their writer's death.
+/// Bytes are read back as they were stored, by every handle and after the writer's death.
 pub fn a_blob_is_read_back<H: Harness>(harness: &H) {
-    let (writer, store) = (harness.open(), harness.open());
+    let writer = harness.open();
+    let store = harness.open();
     let thread = create(&writer, "blobs");
     let all_bytes: Vec<u8> = (0..=255).collect();
     let contents = [vec![], vec![0], b"line\nline\r\n".to_vec(), all_bytes, vec![7; 3 * 1024 * 1024]];
@@ -22,78 +23,82 @@ pub fn a_blob_is_read_back<H: Harness>(harness: &H) {
     assert!(store.blob(&thread, &names[3]).unwrap() == contents[3], "it outlives its writer");
 }
 
-/// A name that names no blob is refused.
+/// The name of no blob is refused.
 pub fn an_unknown_blob_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "blobs");
     let content = store.put_blob(&thread, b"content").unwrap();
     for name in [Digest([0; 32]), Digest([255; 32]), selvedge_log::hash::sha256(b"content")] {
-        assert_ne!(name, content, "a name does not tell the content");
+        assert_ne!(name, content, "a name does not reveal the content");
         let answer = store.blob(&thread, &name);
         assert_refused!(answer, Error::NoBlob { thread: found, blob } if found == thread && blob == name, "{name}");
     }
-    assert_refused!(store.blob(&id("nobody"), &content), Error::NoThread(_), "a blob of nobody");
+    assert_refused!(store.blob(&id("missing"), &content), Error::NoThread(_), "a blob of a missing thread");
 }
 
-/// A thread that is yet to be created may have its blobs first; one that was deleted gets none.
+/// Blobs may be stored before their thread is created; a deleted thread gets none.
 pub fn a_blob_may_come_before_its_thread<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread: ThreadId = id("to-come");
     let content = store.put_blob(&thread, b"content").unwrap();
-    assert_refused!(store.blob(&thread, &content), Error::NoThread(_), "a blob of nobody");
+    assert_refused!(store.blob(&thread, &content), Error::NoThread(_), "a blob of a missing thread");
     create(&store, "to-come");
     assert_eq!(store.blob(&thread, &content).unwrap(), b"content");
     store.delete(&thread).unwrap();
-    assert_refused!(store.put_blob(&thread, b"late"), Error::Deleted(_), "a blob for a thread that is gone");
+    assert_refused!(store.put_blob(&thread, b"late"), Error::Deleted(_), "a blob for a deleted thread");
 }
 
-/// A blob is its thread's and can't be read from another.
+/// A blob belongs to its thread and can't be read from another.
 pub fn a_blob_is_not_read_from_another_thread<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     let name = store.put_blob(&one, b"secret").unwrap();
     store.put_blob(&two, b"secret").unwrap();
     assert_refused!(store.blob(&two, &name), Error::NoBlob { .. }, "another thread's blob");
     assert_eq!(store.blob(&one, &name).unwrap(), b"secret");
     store.delete(&two).unwrap();
-    assert_eq!(store.blob(&one, &name).unwrap(), b"secret", "deleting another thread takes nothing away");
+    assert_eq!(store.blob(&one, &name).unwrap(), b"secret", "deleting another thread removes nothing");
 }
 
-/// The same bytes put twice have two names, so that erasing one tells nothing about the other.
+/// The same bytes stored twice have two names, so that erasing one reveals nothing about the other.
 pub fn the_same_bytes_have_two_names<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "blobs");
-    let (one, two) = (store.put_blob(&thread, b"same").unwrap(), store.put_blob(&thread, b"same").unwrap());
+    let one = store.put_blob(&thread, b"same").unwrap();
+    let two = store.put_blob(&thread, b"same").unwrap();
     assert_ne!(one, two);
     assert_eq!(store.blob(&thread, &one).unwrap(), store.blob(&thread, &two).unwrap());
 }
 
-/// A blob is no commit: it makes no version and wakes nobody.
+/// A blob is not a commit: it adds no version and wakes no follower.
 pub fn a_blob_makes_no_version<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "blobs");
-    let (head, position) = (store.head(&thread).unwrap(), store.position().unwrap());
+    let head = store.head(&thread).unwrap();
+    let position = store.position().unwrap();
     store.put_blob(&thread, b"beside").unwrap();
     assert_eq!((store.head(&thread).unwrap(), store.position().unwrap()), (head, position));
     assert_eq!(append(&store, &thread, empty()), 1);
     verified(&store, &harness.trust(), &thread);
 }
 
-/// An erased blob is gone, its log says so and still verifies, and its neighbours stay.
-pub fn an_erased_blob_is_gone_and_the_log_says_so<H: Harness>(harness: &H) {
+/// An erased blob is removed, its log records that and still verifies, and other blobs stay.
+pub fn an_erased_blob_is_removed_and_the_log_records_it<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "blobs");
-    let (secret, other) = (store.put_blob(&thread, b"secret").unwrap(), store.put_blob(&thread, b"other").unwrap());
+    let secret = store.put_blob(&thread, b"secret").unwrap();
+    let other = store.put_blob(&thread, b"other").unwrap();
     let erased = BlobErased { blob: secret, reason: "asked to".to_owned() };
     assert_eq!(append(&store, &thread, Changeset::of_event(Event::BlobErased(erased))), 1);
     assert_refused!(store.blob(&thread, &secret), Error::Erased { reason, .. } if reason == "asked to", "erased");
     assert_eq!(store.blob(&thread, &other).unwrap(), b"other");
     verified(&store, &harness.trust(), &thread);
     let again = harness.open();
-    assert_refused!(again.blob(&thread, &secret), Error::Erased { .. }, "erased, as others see it");
+    assert_refused!(again.blob(&thread, &secret), Error::Erased { .. }, "erased, for another handle");
 }
 
-/// Blobs put at once are all kept.
+/// Blobs stored at once are all kept.
 pub fn blobs_put_at_once_are_all_kept<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     let thread = create(&stores[0], "blobs");

@@ -11,7 +11,7 @@ use super::support::*;
 use crate::contract::{Commit, Inbox, Logs, Registry};
 use crate::error::Error;
 
-/// A conflict says which version was expected and which one is there.
+/// A conflict has the expected and the actual version.
 pub fn a_conflict_names_both_versions<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "contended");
@@ -19,7 +19,7 @@ pub fn a_conflict_names_both_versions<H: Harness>(harness: &H) {
     append(&store, &thread, empty());
     for expected in [0, 1, 3, 99, u64::MAX] {
         let refused = store.commit(Batch::of(part_at(&thread, expected, says("late"))));
-        let Err(error) = refused else { panic!("version {expected} is not there") };
+        let Err(error) = refused else { panic!("version {expected} is not the current one") };
         assert_eq!((error.kind(), error.retryable()), (Kind::Conflict, false), "the same request can't succeed later");
         assert_refused!(
             Err::<(), _>(error),
@@ -29,10 +29,11 @@ pub fn a_conflict_names_both_versions<H: Harness>(harness: &H) {
     }
 }
 
-/// Nothing of the loser is visible: no byte, message, state, run, note, posting, key or place in the feed.
+/// Nothing of the loser is visible: no byte, message, state, run, request, posting, key or feed position.
 pub fn nothing_of_the_loser_is_visible<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, other) = (create(&store, "won"), create(&store, "other"));
+    let thread = create(&store, "won");
+    let other = create(&store, "other");
     append(&store, &thread, patches([set("n", json!(1))]));
     store.post(request(&thread, "asked", "cancel")).unwrap();
     let lost = Changeset { snapshot: Some(json!({"n": 100})), ..says_as("m1", "lost") };
@@ -52,7 +53,7 @@ pub fn nothing_of_the_loser_is_visible<H: Harness>(harness: &H) {
     append(&store, &thread, starts("run-9"));
     append(&store, &thread, patches([count("n")]));
     let found = loaded(&store, &harness.trust(), &thread);
-    assert_eq!(found.messages.iter().map(Message::plain_text).collect::<Vec<_>>(), ["won"], "the id was never taken");
+    assert_eq!(found.messages.iter().map(Message::plain_text).collect::<Vec<_>>(), ["won"], "the id was not used");
     assert_eq!((found.state, found.runs.len()), (json!({"n": 2}), 1), "the state was never replaced");
 }
 
@@ -62,15 +63,19 @@ pub fn racing_writers_win_each_version_once<H: Harness>(harness: &H) {
     let thread = create(&stores[0], "raced");
     let won = at_once(4, |worker| {
         let store = &stores[worker % 2];
-        let (mut won, began) = (Vec::new(), Instant::now());
+        let mut won = Vec::new();
+        let began = Instant::now();
         while won.len() < 8 {
-            assert!(began.elapsed() < PATIENCE, "worker {worker} wins nothing more after {won:?}");
+            assert!(began.elapsed() < TIMEOUT, "worker {worker} wins nothing more after {won:?}");
             let version = store.head(&thread).unwrap().version;
             let next = part_at(&thread, version, says(&format!("{worker}.{}", won.len())));
-            match stubbornly(|| store.commit(Batch::of(next.clone()))) {
+            match with_retries(|| store.commit(Batch::of(next.clone()))) {
                 Ok(committed) => won.push(committed.version_of(&thread).unwrap()),
                 Err(Error::Conflict { expected, actual, .. }) => {
-                    assert!(expected == version && actual > expected, "{expected} was expected, {actual} is there");
+                    assert!(
+                        expected == version && actual > expected,
+                        "{expected} was expected, {actual} is the actual version"
+                    );
                 }
                 Err(error) => panic!("worker {worker}: {error}"),
             }
@@ -82,17 +87,17 @@ pub fn racing_writers_win_each_version_once<H: Harness>(harness: &H) {
     assert_eq!(verified(&stores[0], &harness.trust(), &thread).len(), 33);
     let texts = loaded(&stores[1], &harness.trust(), &thread).messages.into_iter().map(|message| message.plain_text());
     let expected = sorted((0..4).flat_map(|worker| (0..8).map(move |number| format!("{worker}.{number}"))));
-    assert_eq!(sorted(texts), expected, "each winner's words are there once, no loser's are");
+    assert_eq!(sorted(texts), expected, "each winner's message is there once, no loser's is");
 }
 
-/// Of those who race for one version, one wins, and the others hear of it.
+/// Of the writers that race for one version, one wins, and the others get a conflict.
 pub fn one_version_has_one_winner<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     let thread = create(&stores[0], "single");
     for version in 0..5 {
         let answers = at_once(4, |worker| {
             let next = part_at(&thread, version, says(&format!("{worker}")));
-            stubbornly(|| stores[worker % 2].commit(Batch::of(next.clone())))
+            with_retries(|| stores[worker % 2].commit(Batch::of(next.clone())))
         });
         let winners: Vec<_> = (0..4).filter(|worker| answers[*worker].is_ok()).collect();
         assert_eq!(winners.len(), 1, "version {} has one winner: {answers:?}", version + 1);
@@ -106,14 +111,14 @@ pub fn one_version_has_one_winner<H: Harness>(harness: &H) {
     assert_eq!(stores[1].get(&thread).unwrap().version, 5);
 }
 
-/// Appends that expect no version all arrive.
-pub fn appends_at_any_version_all_arrive<H: Harness>(harness: &H) {
+/// Appends that expect no version are all committed.
+pub fn appends_at_any_version_are_all_committed<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     let thread = create(&stores[0], "welcoming");
     let versions = at_once(4, |worker| {
         let arrive = |number| {
             let next = part(&thread, says(&format!("{worker}.{number}")));
-            let committed = stubbornly(|| stores[worker % 2].commit(Batch::of(next.clone())));
+            let committed = with_retries(|| stores[worker % 2].commit(Batch::of(next.clone())));
             committed.unwrap_or_else(|error| panic!("{worker}.{number}: {error}")).version_of(&thread).unwrap()
         };
         (0..8).map(arrive).collect::<Vec<_>>()
@@ -123,7 +128,7 @@ pub fn appends_at_any_version_all_arrive<H: Harness>(harness: &H) {
     assert_eq!(loaded(&stores[1], &harness.trust(), &thread).messages.len(), 32);
 }
 
-/// Counting on many threads of the operating system loses no count.
+/// Increments of racing writers are all counted.
 pub fn patches_of_racing_writers_are_all_counted<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     let thread = create(&stores[0], "counter");
@@ -131,7 +136,8 @@ pub fn patches_of_racing_writers_are_all_counted<H: Harness>(harness: &H) {
     at_once(4, |worker| {
         for _ in 0..8 {
             let next = part(&thread, patches([count("n")]));
-            stubbornly(|| stores[worker % 2].commit(Batch::of(next.clone()))).unwrap_or_else(|error| panic!("{error}"));
+            with_retries(|| stores[worker % 2].commit(Batch::of(next.clone())))
+                .unwrap_or_else(|error| panic!("{error}"));
         }
     });
     assert_eq!(loaded(&stores[0], &harness.trust(), &thread).state, json!({"n": 32}));

@@ -1,4 +1,4 @@
-//! Deleting: for good, leaving a tombstone, and nobody brings a thread back.
+//! Deletion: for good, with a tombstone, and no writer can undo it.
 
 use selvedge_model::account::replay::Buried;
 use selvedge_model::{Batch, Expect, Part, ThreadId};
@@ -11,15 +11,17 @@ use super::support::*;
 use crate::contract::{Acquire, Commit, Filter, Inbox, Leases, Ledger, Logs, Registry, Summary};
 use crate::error::{Error, Result};
 
-/// A deleted thread is gone for every reader, and its tombstone says what it was.
+/// A deleted thread is deleted for every reader, and its tombstone has its last state.
 pub fn a_deleted_thread_leaves_a_tombstone<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "gone");
     append(&store, &thread, says("soon gone"));
     let blob = store.put_blob(&thread, b"gone too").unwrap();
     store.post(request(&thread, "n1", "send")).unwrap();
-    let (summary, head) = (store.get(&thread).unwrap(), store.head(&thread).unwrap());
-    assert_eq!(store.tombstone(&thread).unwrap(), None, "the living have none");
+    let summary = store.get(&thread).unwrap();
+    let head = store.head(&thread).unwrap();
+    assert_eq!(store.tombstone(&thread).unwrap(), None, "an existing thread has none");
     let tombstone = store.delete(&thread).unwrap();
     assert_eq!((&tombstone.manifest, &tombstone.head), (&summary.manifest, &head));
     for handle in [&store, &other] {
@@ -36,12 +38,12 @@ pub fn a_deleted_thread_leaves_a_tombstone<H: Harness>(harness: &H) {
             ("delete", handle.delete(&thread).map(drop)),
         ];
         for (question, answer) in answers {
-            assert_refused!(answer, Error::Deleted(found) if found == thread, "{question} of what was deleted");
+            assert_refused!(answer, Error::Deleted(found) if found == thread, "{question} of a deleted thread");
         }
     }
 }
 
-/// Lists, prefixes and parents forget a deleted thread.
+/// Lists, prefixes and parents don't show a deleted thread.
 pub fn a_deleted_thread_is_listed_no_more<H: Harness>(harness: &H) {
     let store = harness.open();
     let parent = create(&store, "parent");
@@ -51,29 +53,29 @@ pub fn a_deleted_thread_is_listed_no_more<H: Harness>(harness: &H) {
     let listed = store.list(&Filter::default(), None, 10).unwrap().items;
     assert_eq!(listed.iter().map(|summary| &summary.manifest.thread_id).collect::<Vec<_>>(), [&parent]);
     assert_eq!(store.children(&parent).unwrap(), []);
-    assert_refused!(store.resolve("chil"), Error::NoThread(_), "a prefix of what was deleted");
+    assert_refused!(store.resolve("chil"), Error::NoThread(_), "a prefix of a deleted thread");
 }
 
-/// A thread that runs is not deleted.
+/// A running thread is not deleted.
 pub fn a_running_thread_is_not_deleted<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "running");
     append(&store, &thread, starts("run-1"));
     leaves_no_trace(&store, &[&thread], || {
-        assert_refused!(store.delete(&thread), Error::Running(found) if found == thread, "deleting what runs");
+        assert_refused!(store.delete(&thread), Error::Running(found) if found == thread, "deleting a running thread");
     });
     assert_eq!(store.tombstone(&thread).unwrap(), None);
     append(&store, &thread, finishes("run-1", "natural"));
     store.delete(&thread).unwrap();
 }
 
-/// A thread whose chain holds money is not deleted; once nothing is held it is, and its tombstone says which postings went with it.
-pub fn a_thread_that_holds_money_is_not_deleted<H: Harness>(harness: &H) {
+/// A thread whose chain has an amount reserved is not deleted; once nothing is reserved it is, and its tombstone has its postings.
+pub fn a_thread_with_a_reservation_is_not_deleted<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "rich");
     commit(&store, Batch::of(posts(&thread, [open(&thread, Some(10)), reserve(&thread, "r", 5)])));
     leaves_no_trace(&store, &[&thread], || {
-        assert_refused!(store.delete(&thread), Error::AccountInUse { account, .. } if account == thread, "deleting what holds money");
+        assert_refused!(store.delete(&thread), Error::AccountInUse { account, .. } if account == thread, "deleting a thread with a reservation");
     });
     assert_eq!(store.tombstone(&thread).unwrap(), None);
     commit(&store, Batch::of(posts(&thread, [release(&thread, "r")])));
@@ -81,37 +83,41 @@ pub fn a_thread_that_holds_money_is_not_deleted<H: Harness>(harness: &H) {
     assert_eq!(store.delete(&thread).unwrap().postings, Some(vec![buried]));
 }
 
-/// A thread that another holds is not deleted; once the holder is dead it is.
-pub fn a_held_thread_is_not_deleted<H: Harness>(harness: &H) {
-    let (holder, store) = (harness.open(), harness.open());
+/// A thread that another handle has leased is not deleted; once the holder is dead it is.
+pub fn a_leased_thread_is_not_deleted<H: Harness>(harness: &H) {
+    let holder = harness.open();
+    let store = harness.open();
     let thread = create(&holder, "held");
     let lease = holder.acquire(&thread, Acquire::default()).unwrap();
     leaves_no_trace(&store, &[&thread], || {
-        assert_refused!(store.delete(&thread), Error::LeaseHeld { holder, .. } if holder == lease.owner, "deleting what is held");
+        assert_refused!(store.delete(&thread), Error::LeaseHeld { holder, .. } if holder == lease.owner, "deleting a leased thread");
     });
     commit(&holder, Batch::of(part(&thread, empty()).under(lease.epoch)));
     drop(holder);
     store.delete(&thread).unwrap();
-    assert_refused!(store.renew(&lease), Error::Deleted(_) | Error::StaleEpoch { .. }, "a lease on what was deleted");
-    assert_eq!(store.expired().unwrap(), [], "the dead hold nothing that is gone");
+    assert_refused!(store.renew(&lease), Error::Deleted(_) | Error::StaleEpoch { .. }, "a lease on a deleted thread");
+    assert_eq!(store.expired().unwrap(), [], "a deleted thread has no lease");
 }
 
-/// An id is never used again.
+/// An id is never reused.
 pub fn an_id_is_never_used_again<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "once");
     store.delete(&thread).unwrap();
     for handle in [&store, &other, &harness.open()] {
         let again = Batch::of(birth(&thread, new_thread()));
-        assert_refused!(handle.commit(again), Error::Deleted(_), "a birth under the id of what was deleted");
+        assert_refused!(handle.commit(again), Error::Deleted(_), "a creation with the id of a deleted thread");
     }
     assert_refused!(store.get(&thread), Error::Deleted(_), "it stays deleted");
 }
 
-/// A writer that comes late brings nothing back, nor does a batch of which it is part.
-pub fn a_late_writer_brings_nothing_back<H: Harness>(harness: &H) {
-    let (store, late) = (harness.open(), harness.open());
-    let (thread, mate) = (create(&store, "gone"), create(&store, "mate"));
+/// A late writer does not bring a deleted thread back, nor does a batch that includes one.
+pub fn a_late_writer_does_not_bring_a_deleted_thread_back<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let late = harness.open();
+    let thread = create(&store, "gone");
+    let mate = create(&store, "mate");
     let lease = late.acquire(&thread, Acquire::default()).unwrap();
     commit(&late, Batch::of(part(&thread, patches([set("n", json!(1))])).under(lease.epoch)));
     late.release(&lease).unwrap();
@@ -123,16 +129,16 @@ pub fn a_late_writer_brings_nothing_back<H: Harness>(harness: &H) {
             let leased = write.clone().under(lease.epoch);
             assert_refused!(late.commit(Batch::of(leased)), Error::Deleted(_), "an append under an old lease");
             let together = batch([part(&mate, says("never")), write]);
-            assert_refused!(late.commit(together), Error::Deleted(_), "a batch with what was deleted");
+            assert_refused!(late.commit(together), Error::Deleted(_), "a batch with a deleted thread");
         }
         assert_refused!(late.put_blob(&thread, b"late"), Error::Deleted(_), "a late blob");
         let telling = Batch { posted: vec![request(&thread, "n1", "send")], ..Batch::of(part(&mate, empty())) };
-        assert_refused!(late.commit(telling), Error::Deleted(_), "a batch that posts to what was deleted");
+        assert_refused!(late.commit(telling), Error::Deleted(_), "a batch that posts to a deleted thread");
     });
 }
 
-/// The walk along a chain passes through what was deleted.
-pub fn a_chain_passes_through_what_was_deleted<H: Harness>(harness: &H) {
+/// The walk along a chain passes through deleted threads.
+pub fn a_chain_passes_through_deleted_threads<H: Harness>(harness: &H) {
     let store = harness.open();
     let threads: Vec<ThreadId> = ["one", "two", "three", "four"].map(id).to_vec();
     create(&store, "one");
@@ -147,9 +153,9 @@ pub fn a_chain_passes_through_what_was_deleted<H: Harness>(harness: &H) {
     for end in &ends {
         assert_eq!(ids(store.chain(end).unwrap()), ends, "from `{end}`");
     }
-    assert_refused!(store.chain(&threads[1]), Error::Deleted(_), "the chain of what was deleted");
+    assert_refused!(store.chain(&threads[1]), Error::Deleted(_), "the chain of a deleted thread");
     store.delete(&threads[0]).unwrap();
-    assert_eq!(ids(store.chain(&threads[3]).unwrap()), [threads[3].clone()], "the root may go, too");
+    assert_eq!(ids(store.chain(&threads[3]).unwrap()), [threads[3].clone()], "the root may be deleted, too");
 }
 
 /// What was spent stays spent.
@@ -162,21 +168,21 @@ pub fn what_was_spent_outlives_the_thread<H: Harness>(harness: &H) {
     assert_eq!(store.account(&thread).unwrap(), account);
 }
 
-/// Only what is there can be deleted.
-pub fn nothing_cannot_be_deleted<H: Harness>(harness: &H) {
+/// Only an existing thread can be deleted.
+pub fn a_missing_thread_cannot_be_deleted<H: Harness>(harness: &H) {
     let store = harness.open();
-    assert_refused!(store.delete(&id("nobody")), Error::NoThread(_), "deleting nothing");
-    assert_eq!(store.tombstone(&id("nobody")).unwrap(), None);
-    create(&store, "nobody");
+    assert_refused!(store.delete(&id("missing")), Error::NoThread(_), "deleting a missing thread");
+    assert_eq!(store.tombstone(&id("missing")).unwrap(), None);
+    create(&store, "missing");
 }
 
-/// Of two deletions at once, one counts, and both agree on what remains.
-pub fn of_two_deletions_at_once_one_counts<H: Harness>(harness: &H) {
+/// Of two deletions at once, one wins, and both agree on the tombstone.
+pub fn of_two_deletions_at_once_one_wins<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     for round in 0..5 {
         let thread = create(&stores[0], &format!("twice-{round}"));
-        let answers = at_once(2, |worker| stubbornly(|| stores[worker].delete(&thread)));
-        let winner = answers.iter().position(Result::is_ok).expect("one must count");
+        let answers = at_once(2, |worker| with_retries(|| stores[worker].delete(&thread)));
+        let winner = answers.iter().position(Result::is_ok).expect("one must win");
         assert_refused!(&answers[1 - winner], Error::Deleted(_), "the other deletion");
         assert_eq!(stores[1 - winner].tombstone(&thread).unwrap(), answers[winner].as_ref().ok().cloned());
     }
@@ -184,16 +190,17 @@ pub fn of_two_deletions_at_once_one_counts<H: Harness>(harness: &H) {
 
 /// Of a deletion and an append at once, either the append is in the tombstone or it is refused.
 pub fn a_deletion_and_an_append_at_once_agree<H: Harness>(harness: &H) {
-    let (store, writer) = (harness.open(), harness.open());
+    let store = harness.open();
+    let writer = harness.open();
     for round in 0..20 {
         let thread = create(&store, &format!("crossed-{round}"));
         let answers = at_once(2, |worker| match worker {
-            0 => stubbornly(|| store.delete(&thread)).map(|tombstone| tombstone.head.version),
-            _ => stubbornly(|| writer.commit(Batch::of(part(&thread, says("now"))))).map(|_| 1),
+            0 => with_retries(|| store.delete(&thread)).map(|tombstone| tombstone.head.version),
+            _ => with_retries(|| writer.commit(Batch::of(part(&thread, says("now"))))).map(|_| 1),
         });
         match (&answers[0], &answers[1]) {
-            (Ok(version), Ok(_)) => assert_eq!(*version, 1, "what was acknowledged is in the tombstone"),
-            (Ok(version), Err(Error::Deleted(_))) => assert_eq!(*version, 0, "what was refused is not"),
+            (Ok(version), Ok(_)) => assert_eq!(*version, 1, "an acknowledged append is in the tombstone"),
+            (Ok(version), Err(Error::Deleted(_))) => assert_eq!(*version, 0, "a refused one is not"),
             other => panic!("round {round}: {other:?}"),
         }
         assert_refused!(writer.get(&thread), Error::Deleted(_), "it is deleted either way");

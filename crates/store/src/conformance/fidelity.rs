@@ -1,4 +1,4 @@
-//! What is read is what was committed, to the last digit: otherwise the fold of a log is not the state it was made from.
+//! What is read is exactly what was committed, to the last digit: otherwise the fold of a log is not the state it was made from.
 
 use selvedge_model::event::{Fields, Handoff, ManifestChanged, Snapshot};
 use selvedge_model::message::{Block, Visibility};
@@ -44,7 +44,7 @@ pub fn numbers_come_back_exactly<H: Harness>(harness: &H) {
     assert_eq!(loaded(&store, &harness.trust(), &thread).messages.len(), 1);
 }
 
-/// Texts come back exactly, wherever they stand.
+/// Texts are read back exactly, in every field.
 pub fn texts_come_back_exactly<H: Harness>(harness: &H) {
     let store = harness.open();
     for (number, text) in TEXTS.into_iter().enumerate() {
@@ -59,7 +59,7 @@ pub fn texts_come_back_exactly<H: Harness>(harness: &H) {
     }
 }
 
-/// Names that only stand inside a document may be any text without control characters, and stay apart.
+/// Names that occur only inside a document may be any text without control characters, and stay distinct.
 pub fn odd_names_come_back_exactly<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "named");
@@ -72,7 +72,7 @@ pub fn odd_names_come_back_exactly<H: Harness>(harness: &H) {
     }
     let found = loaded(&store, &harness.trust(), &thread);
     let pending = store.pending(&thread).unwrap();
-    assert_eq!((found.messages.len(), pending.len()), (names.len(), names.len()), "no two names are taken for one");
+    assert_eq!((found.messages.len(), pending.len()), (names.len(), names.len()), "no two names are confused");
     for (number, name) in names.into_iter().enumerate() {
         let message = &found.messages[number];
         assert_eq!((&message.id, &message.run_id), (&Some(id(name)), &Some(id(name))));
@@ -83,7 +83,7 @@ pub fn odd_names_come_back_exactly<H: Harness>(harness: &H) {
     }
 }
 
-/// Every kind of content comes back.
+/// Every kind of content is read back.
 pub fn every_kind_of_content_comes_back<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "content");
@@ -110,20 +110,20 @@ pub fn every_kind_of_content_comes_back<H: Harness>(harness: &H) {
     assert_eq!(loaded(&store, &harness.trust(), &thread).messages, messages);
 }
 
-/// A null that a line can't tell from an absent field is absent in the registry, too.
-pub fn an_output_of_null_is_one_thing_in_registry_and_log<H: Harness>(harness: &H) {
+/// A null that a line can't distinguish from an absent field is absent in the registry, too.
+pub fn an_output_of_null_is_the_same_in_registry_and_log<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "null");
     for outputs in [json!({"answer": 42}), Value::Null, json!({"answer": null})] {
         let change = ManifestChanged { outputs: Some(outputs), ..ManifestChanged::default() };
-        append(&store, &thread, tells(Event::ManifestChanged(change)));
+        append(&store, &thread, with_event(Event::ManifestChanged(change)));
         let shown = store.get(&thread).unwrap().manifest;
-        assert_eq!(loaded(&store, &harness.trust(), &thread).manifest, shown, "the log tells what is shown");
+        assert_eq!(loaded(&store, &harness.trust(), &thread).manifest, shown, "the log has what is shown");
     }
 }
 
-/// A state as deep as patches may build it can be committed whole, too.
-pub fn the_deepest_state_goes_both_ways<H: Harness>(harness: &H) {
+/// A state as deep as patches may build it can be committed as a snapshot, too.
+pub fn the_deepest_state_is_read_back<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "deep");
     let keys = vec!["k"; DEPTH_MAX];
@@ -133,7 +133,7 @@ pub fn the_deepest_state_goes_both_ways<H: Harness>(harness: &H) {
     assert_eq!(loaded(&store, &harness.trust(), &thread).state, state);
 }
 
-/// What could not be read back is refused: once signed, it would stop the thread for ever.
+/// What could not be read back is refused: once signed, it would block the thread for ever.
 pub fn what_could_not_be_read_back_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let reserved = json!({"$serde_json::private::RawValue": "1"});
@@ -145,15 +145,15 @@ pub fn what_could_not_be_read_back_is_refused<H: Harness>(harness: &H) {
     refused_or_readable(harness, &store, "nested", Changeset { snapshot: Some(nested), ..empty() });
 }
 
-/// A detail that bears the name of a field would stand twice in the line, and no strict reader takes such a line.
+/// A detail with the name of a field would occur twice in the line, and no strict reader accepts such a line.
 pub fn a_detail_under_the_name_of_a_field_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let details: Fields = serde_json::from_value(json!({"new_thread_id": "elsewhere"})).unwrap();
     let handoff = Handoff { new_thread_id: id("next"), reason: None, directive: None, trailing_turns: 0, details };
-    refused_or_readable(harness, &store, "twice", tells(Event::ThreadHandoff(handoff)));
+    refused_or_readable(harness, &store, "twice", with_event(Event::ThreadHandoff(handoff)));
 }
 
-/// Commits a changeset to a thread that runs; refused or not, the thread must load.
+/// Commits a changeset to a running thread; refused or not, the thread must load.
 fn refused_or_readable<H: Harness>(harness: &H, store: &impl Store, name: &str, changeset: Changeset) {
     let thread = create(store, name);
     append(store, &thread, starts("run-1"));
@@ -162,6 +162,6 @@ fn refused_or_readable<H: Harness>(harness: &H, store: &impl Store, name: &str, 
     let entries = verified(store, &harness.trust(), &thread);
     loaded(store, &harness.trust(), &thread);
     if let Some(expected) = expected.filter(|_| is_committed) {
-        assert_eq!(entries[2].lines[0].event, expected, "`{name}` was committed, so it is there");
+        assert_eq!(entries[2].lines[0].event, expected, "`{name}` was committed, so it is in the log");
     }
 }

@@ -12,7 +12,8 @@ use crate::prepare::request_hash;
 
 /// The same request under the same key gets the first answer, and nothing is committed again.
 pub fn the_same_request_gets_the_first_answer<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "retried");
     let request = Batch::of(part(&thread, says("once"))).with_key(id("k1"));
     let first = commit(&store, request.clone());
@@ -31,7 +32,8 @@ pub fn the_same_request_gets_the_first_answer<H: Harness>(harness: &H) {
 /// Another request under a known key is refused.
 pub fn another_request_under_the_key_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, other) = (create(&store, "keyed"), create(&store, "other"));
+    let thread = create(&store, "keyed");
+    let other = create(&store, "other");
     commit(&store, Batch::of(part(&thread, says("first"))).with_key(id("k1")));
     let mut posting = part(&thread, says("first"));
     posting.postings = vec![open(&thread, None)];
@@ -50,13 +52,15 @@ pub fn another_request_under_the_key_is_refused<H: Harness>(harness: &H) {
     });
 }
 
-/// A retry may come with another expectation or under another right: it still asks for the same.
-pub fn a_retry_may_expect_something_else<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+/// A retry may have another expected version or another right: it is still the same request.
+pub fn a_retry_may_expect_another_version<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "relaxed");
     let request = |expect, right| {
         let mut part = part(&thread, says("once"));
-        (part.expect, part.right) = (expect, right);
+        part.expect = expect;
+        part.right = right;
         Batch::of(part).with_key(id("k1"))
     };
     use selvedge_model::Right::{Brief, Lease};
@@ -72,14 +76,15 @@ pub fn a_retry_may_expect_something_else<H: Harness>(harness: &H) {
     assert_eq!(store.get(&thread).unwrap().version, 1);
 }
 
-/// What became of a commit can be asked by its key, also by somebody else and after its maker's death.
+/// The outcome of a commit is found by its key, also by another handle and after the committer's death.
 pub fn an_outcome_is_found_by_its_key<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "asked");
     assert_eq!(store.outcome(&id("k1")).unwrap(), None);
     let late = Batch::of(part_at(&thread, 9, empty())).with_key(id("k1"));
     assert_refused!(store.commit(late), Error::Conflict { .. }, "a commit at the wrong version");
-    assert_eq!(store.outcome(&id("k1")).unwrap(), None, "what was refused was not committed");
+    assert_eq!(store.outcome(&id("k1")).unwrap(), None, "a refused commit has no outcome");
     let first = commit(&store, Batch::of(part(&thread, empty())).with_key(id("k1")));
     assert_eq!(other.outcome(&id("k1")).unwrap().unwrap().versions, first.versions);
     drop(store);
@@ -87,10 +92,11 @@ pub fn an_outcome_is_found_by_its_key<H: Harness>(harness: &H) {
     assert_eq!(other.outcome(&id("k2")).unwrap(), None);
 }
 
-/// Key and request stand in every checkpoint of the batch, so that they survive the loss of the index.
-pub fn key_and_request_stand_in_the_checkpoints<H: Harness>(harness: &H) {
+/// Every checkpoint of a batch has its key and request, so that they survive the loss of the index.
+pub fn checkpoints_have_key_and_request<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     let request = batch([part(&one, says("a")), posts(&two, [open(&two, None)])]).with_key(id("k1"));
     let hash = request_hash(&request);
     commit(&store, request);
@@ -105,7 +111,7 @@ pub fn key_and_request_stand_in_the_checkpoints<H: Harness>(harness: &H) {
     assert_eq!((&without.key, without.request), (&None, None), "a commit without a key has none");
 }
 
-/// A commit that was refused leaves its key free.
+/// A refused commit leaves its key unused.
 pub fn a_refused_commit_leaves_its_key_free<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "patient");
@@ -120,10 +126,10 @@ pub fn a_refused_commit_leaves_its_key_free<H: Harness>(harness: &H) {
     let refused = Batch::of(part(&thread, patches([count("nothing")]))).with_key(id("k2"));
     assert_refused!(store.commit(refused), Error::Fold { .. }, "a patch that does not apply");
     let other = commit(&store, Batch::of(part(&thread, empty())).with_key(id("k2")));
-    assert!(!other.replayed, "another request may use the key of one that was refused");
+    assert!(!other.replayed, "another request may use the key of a refused one");
 }
 
-/// A birth that is retried is not refused as a second one.
+/// A retried creation is not refused as a second one.
 pub fn a_retried_birth_is_the_first_one<H: Harness>(harness: &H) {
     let store = harness.open();
     let request = Batch::of(birth(&id("born"), new_thread())).with_key(id("k1"));
@@ -139,7 +145,7 @@ pub fn retries_at_once_are_committed_once<H: Harness>(harness: &H) {
     let thread = create(&stores[0], "hasty");
     for version in 1..=5 {
         let request = Batch::of(part(&thread, says("once"))).with_key(id(&format!("k{version}")));
-        let answers = at_once(4, |worker| stubbornly(|| stores[worker % 2].commit(request.clone())).unwrap());
+        let answers = at_once(4, |worker| with_retries(|| stores[worker % 2].commit(request.clone())).unwrap());
         assert!(answers.iter().all(|answer| answer.versions == [(thread.clone(), version)]), "one answer: {answers:?}");
         let fresh = answers.iter().filter(|answer| !answer.replayed).count();
         assert_eq!(fresh, 1, "one of them was the first: {answers:?}");
@@ -150,7 +156,8 @@ pub fn retries_at_once_are_committed_once<H: Harness>(harness: &H) {
 /// A retry posts, consumes and counts nothing again.
 pub fn a_retry_repeats_no_side_effect<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, other) = (create(&store, "effects"), create(&store, "other"));
+    let thread = create(&store, "effects");
+    let other = create(&store, "other");
     append(&store, &thread, patches([set("n", json!(0))]));
     store.post(request(&thread, "asked", "send")).unwrap();
     let mut part = posts(&thread, [open(&thread, Some(10)), reserve(&thread, "a", 10)]);
@@ -174,7 +181,8 @@ pub fn a_retry_repeats_no_side_effect<H: Harness>(harness: &H) {
 /// A batch over several threads is answered again as a whole.
 pub fn a_retried_batch_is_answered_as_a_whole<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     append(&store, &two, empty());
     let request = batch([part(&two, says("b")), part(&one, says("a"))]).with_key(id("k1"));
     let first = commit(&store, request.clone());

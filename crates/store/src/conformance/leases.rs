@@ -1,4 +1,4 @@
-//! The right to write: one holder, an epoch that only rises, and nobody who lost it can commit.
+//! Leases: one holder, an epoch that only rises, and no commits by a former holder.
 
 use std::time::{Duration, Instant};
 
@@ -24,30 +24,32 @@ fn brief(thread: &ThreadId) -> Batch {
     Batch::of(part(thread, says("without one")))
 }
 
-/// A lease is acquired, stands, is given back, and then is somebody else's.
+/// A lease is acquired, renewed, released, and then acquired by another handle.
 pub fn a_lease_is_acquired_renewed_and_released<H: Harness>(harness: &H) {
-    let (one, two) = (harness.open(), harness.open());
+    let one = harness.open();
+    let two = harness.open();
     let thread = create(&one, "leased");
     let first = one.acquire(&thread, AT_ONCE).unwrap();
     assert_eq!(first.thread, thread);
     one.renew(&first).unwrap();
     let answer = two.acquire(&thread, AT_ONCE);
-    assert_refused!(answer, Error::LeaseHeld { holder, .. } if holder == first.owner, "a lease that another holds");
+    assert_refused!(answer, Error::LeaseHeld { holder, .. } if holder == first.owner, "a lease of another holder");
     one.release(&first).unwrap();
-    assert_refused!(one.renew(&first), Error::StaleEpoch { .. }, "a lease that was given back");
+    assert_refused!(one.renew(&first), Error::StaleEpoch { .. }, "a released lease");
     let second = two.acquire(&thread, AT_ONCE).unwrap();
     assert_ne!(second.owner, first.owner, "each handle is an owner of its own");
-    assert!(second.epoch >= first.epoch, "epochs never fall");
+    assert!(second.epoch >= first.epoch, "epochs never decrease");
     two.renew(&second).unwrap();
 }
 
-/// A beat stands until the next one and is seen by others; whoever takes a lease over knows whose beat to look for.
-pub fn a_beat_is_seen_by_others<H: Harness>(harness: &H) {
-    let (old, new) = (harness.open(), harness.open());
+/// A heartbeat is valid until the next one and visible to other handles; a takeover names the former holder.
+pub fn a_heartbeat_is_seen_by_other_processes<H: Harness>(harness: &H) {
+    let old = harness.open();
+    let new = harness.open();
     let thread = create(&old, "alive");
     let first = old.acquire(&thread, AT_ONCE).unwrap();
     assert_eq!(first.owner, *old.owner());
-    assert_eq!((new.last_beat(old.owner()).unwrap(), first.taken_from), (None, None), "nobody ran it yet");
+    assert_eq!((new.last_beat(old.owner()).unwrap(), first.taken_from), (None, None), "it had no holder yet");
     for at in [9_000_000, 7_000_000].map(selvedge_model::Timestamp::from_micros) {
         old.beat(at).unwrap();
         assert_eq!(new.last_beat(old.owner()).unwrap(), Some(at));
@@ -55,12 +57,12 @@ pub fn a_beat_is_seen_by_others<H: Harness>(harness: &H) {
     let owner = old.owner().clone();
     drop(old);
     let second = new.acquire(&thread, AT_ONCE).unwrap();
-    assert_eq!(second.taken_from.as_ref(), Some(&owner), "whoever takes over knows whom it took over from");
-    // One that closes its store in order may take its beat along.
+    assert_eq!(second.taken_from.as_ref(), Some(&owner), "a takeover names the former holder");
+    // A handle that is closed cleanly may remove its heartbeat.
     assert!(new.last_beat(&owner).unwrap().is_none_or(|at| at == selvedge_model::Timestamp::from_micros(7_000_000)));
 }
 
-/// What is committed under a lease carries its epoch.
+/// A commit under a lease has its epoch.
 pub fn a_commit_under_a_lease_carries_its_epoch<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "carried");
@@ -72,14 +74,15 @@ pub fn a_commit_under_a_lease_carries_its_epoch<H: Harness>(harness: &H) {
     assert_eq!(entries[1].checkpoint().unwrap().epoch, lease.epoch);
 }
 
-/// Whoever was taken over can't write any more, whatever version it expects.
+/// A former holder can't write any more, whatever version it expects.
 pub fn a_stale_epoch_cannot_write<H: Harness>(harness: &H) {
-    let (old, new) = (harness.open(), harness.open());
+    let old = harness.open();
+    let new = harness.open();
     let thread = create(&old, "fenced");
     let stale = old.acquire(&thread, AT_ONCE).unwrap();
     commit(&old, under(&stale));
     let lease = new.acquire(&thread, BY_FORCE).unwrap();
-    assert!(lease.epoch > stale.epoch, "taking over raises the epoch");
+    assert!(lease.epoch > stale.epoch, "a takeover raises the epoch");
     leaves_no_trace(&new, &[&thread], || {
         for late in [leased(&stale), part_at(&thread, 1, empty()).under(stale.epoch)] {
             let answer = old.commit(Batch::of(late));
@@ -92,42 +95,44 @@ pub fn a_stale_epoch_cannot_write<H: Harness>(harness: &H) {
     verified(&new, &harness.trust(), &thread);
 }
 
-/// A lease that was given back is no right to write, also when somebody else has it now.
+/// A released lease gives no right to write, also when another handle has it now.
 pub fn a_released_lease_cannot_write<H: Harness>(harness: &H) {
-    let (one, two) = (harness.open(), harness.open());
+    let one = harness.open();
+    let two = harness.open();
     let thread = create(&one, "returned");
     let lease = one.acquire(&thread, AT_ONCE).unwrap();
     one.release(&lease).unwrap();
-    assert_refused!(one.commit(under(&lease)), Error::StaleEpoch { .. }, "a commit under a lease that was given back");
+    assert_refused!(one.commit(under(&lease)), Error::StaleEpoch { .. }, "a commit under a released lease");
     let other = two.acquire(&thread, AT_ONCE).unwrap();
-    assert_refused!(one.commit(under(&lease)), Error::StaleEpoch { .. }, "a commit under a lease that another has now");
+    assert_refused!(one.commit(under(&lease)), Error::StaleEpoch { .. }, "a commit under another holder's lease");
     two.release(&other).unwrap();
-    assert_refused!(one.commit(under(&lease)), Error::StaleEpoch { .. }, "a commit under a lease of long ago");
+    assert_refused!(one.commit(under(&lease)), Error::StaleEpoch { .. }, "a commit under an old lease");
     let again = one.acquire(&thread, AT_ONCE).unwrap();
-    assert_refused!(two.commit(under(&other)), Error::StaleEpoch { .. }, "a commit under a lease that was given back");
+    assert_refused!(two.commit(under(&other)), Error::StaleEpoch { .. }, "a commit under a released lease");
     commit(&one, under(&again));
 }
 
-/// An epoch that nobody was given is no right to write.
-pub fn an_epoch_nobody_was_given_cannot_write<H: Harness>(harness: &H) {
+/// An epoch that was never assigned gives no right to write.
+pub fn an_unassigned_epoch_cannot_write<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "guessed");
     leaves_no_trace(&store, &[&thread], || {
         for epoch in [0, 1, 7, u64::MAX] {
             let guess = Batch::of(part(&thread, empty()).under(epoch));
-            assert_refused!(store.commit(guess), Error::StaleEpoch { .. }, "epoch {epoch}, which nobody holds");
+            assert_refused!(store.commit(guess), Error::StaleEpoch { .. }, "epoch {epoch}, which was never assigned");
         }
     });
 }
 
-/// Without a lease nobody writes a thread that somebody alive holds; trying again may help.
-pub fn a_brief_commit_is_refused_while_somebody_holds_the_thread<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+/// A commit without a lease is refused while the thread is leased to a live holder; a retry may help.
+pub fn a_brief_commit_is_refused_while_the_thread_is_leased<H: Harness>(harness: &H) {
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "busy");
     let lease = holder.acquire(&thread, AT_ONCE).unwrap();
     leaves_no_trace(&other, &[&thread], || {
         for store in [&other, &holder] {
-            let Err(error) = store.commit(brief(&thread)) else { panic!("`{thread}` is held") };
+            let Err(error) = store.commit(brief(&thread)) else { panic!("`{thread}` is leased") };
             assert_eq!((error.kind(), error.retryable()), (Kind::Denied, true), "it may be free later");
             let owner = &lease.owner;
             assert_refused!(Err::<(), _>(error), Error::LeaseHeld { holder, .. } if holder == *owner, "a brief commit");
@@ -137,10 +142,12 @@ pub fn a_brief_commit_is_refused_while_somebody_holds_the_thread<H: Harness>(har
     assert_eq!(commit(&other, brief(&thread)).version_of(&thread), Some(1));
 }
 
-/// A dead holder hinders nobody, and its epoch is over.
-pub fn a_dead_holder_hinders_nobody<H: Harness>(harness: &H) {
-    let (doomed, store) = (harness.open(), harness.open());
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+/// A dead holder blocks no writer, and its epoch is over.
+pub fn a_dead_holder_blocks_no_writer<H: Harness>(harness: &H) {
+    let doomed = harness.open();
+    let store = harness.open();
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     let leases = [doomed.acquire(&one, AT_ONCE).unwrap(), doomed.acquire(&two, AT_ONCE).unwrap()];
     commit(&doomed, under(&leases[0]));
     drop(doomed);
@@ -149,13 +156,13 @@ pub fn a_dead_holder_hinders_nobody<H: Harness>(harness: &H) {
     let lease = store.acquire(&two, AT_ONCE).unwrap();
     assert!(lease.epoch > leases[1].epoch, "a death raises the epoch");
     for late in &leases {
-        assert_refused!(store.commit(under(late)), Error::StaleEpoch { .. }, "a commit in the name of the dead");
+        assert_refused!(store.commit(under(late)), Error::StaleEpoch { .. }, "a commit under a dead holder's epoch");
     }
     verified(&store, &harness.trust(), &one);
 }
 
-/// Epochs rise by force and by death, and never fall in the log.
-pub fn epochs_rise_by_force_and_by_death<H: Harness>(harness: &H) {
+/// Epochs rise with takeovers and deaths, and never decrease in the log.
+pub fn epochs_rise_with_takeovers_and_deaths<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "rising");
     let mut last = store.acquire(&thread, AT_ONCE).unwrap();
@@ -171,13 +178,16 @@ pub fn epochs_rise_by_force_and_by_death<H: Harness>(harness: &H) {
     commit(&store, brief(&thread));
     assert!(store.head(&thread).unwrap().epoch > last.epoch);
     let entries = verified(&store, &harness.trust(), &thread);
-    assert!(entries.iter().map(|entry| entry.head.epoch).is_sorted(), "the log's epochs never fall");
+    assert!(entries.iter().map(|entry| entry.head.epoch).is_sorted(), "the log's epochs never decrease");
 }
 
-/// Those who died holding a lease are named, and only they.
-pub fn the_leases_of_the_dead_are_named<H: Harness>(harness: &H) {
-    let (doomed, store) = (harness.open(), harness.open());
-    let (one, two, three) = (create(&store, "one"), create(&store, "two"), create(&store, "three"));
+/// The leases of dead holders are listed, and only those.
+pub fn leases_of_dead_holders_are_listed<H: Harness>(harness: &H) {
+    let doomed = harness.open();
+    let store = harness.open();
+    let one = create(&store, "one");
+    let two = create(&store, "two");
+    let three = create(&store, "three");
     let left = doomed.acquire(&one, AT_ONCE).unwrap();
     let returned = doomed.acquire(&two, AT_ONCE).unwrap();
     let _alive = store.acquire(&three, AT_ONCE).unwrap();
@@ -186,37 +196,41 @@ pub fn the_leases_of_the_dead_are_named<H: Harness>(harness: &H) {
     drop(doomed);
     assert_eq!(store.expired().unwrap(), [left], "one died holding one lease");
     let taken = store.acquire(&one, AT_ONCE).unwrap();
-    assert_eq!(store.expired().unwrap(), [], "it is held by somebody alive again");
+    assert_eq!(store.expired().unwrap(), [], "it has a live holder again");
     store.release(&taken).unwrap();
     assert_eq!(store.expired().unwrap(), []);
 }
 
-/// Whoever holds a thread is named to everybody, as long as they live and hold it.
-pub fn whoever_holds_a_thread_is_named_while_they_live<H: Harness>(harness: &H) {
-    let (doomed, store) = (harness.open(), harness.open());
+/// The holder of a lease is visible to every handle, as long as it is alive and holds it.
+pub fn a_live_lease_holder_is_named<H: Harness>(harness: &H) {
+    let doomed = harness.open();
+    let store = harness.open();
     let thread = create(&store, "named");
-    assert_eq!(store.holder(&thread).unwrap(), None, "nobody has taken it");
+    assert_eq!(store.holder(&thread).unwrap(), None, "it has no holder");
     let lease = doomed.acquire(&thread, AT_ONCE).unwrap();
     for handle in [&doomed, &store] {
         assert_eq!(Leases::holder(handle, &thread).unwrap().as_ref(), Some(&lease.owner));
     }
     drop(doomed);
-    assert_eq!(store.holder(&thread).unwrap(), None, "the dead hold nothing");
+    assert_eq!(store.holder(&thread).unwrap(), None, "a dead holder holds nothing");
     let lease = store.acquire(&thread, AT_ONCE).unwrap();
     assert_eq!(store.holder(&thread).unwrap(), Some(lease.owner.clone()));
     store.release(&lease).unwrap();
-    assert_eq!(store.holder(&thread).unwrap(), None, "it was given back");
-    assert_refused!(store.holder(&id("nobody")), Error::NoThread(_), "a thread that is not there");
+    assert_eq!(store.holder(&thread).unwrap(), None, "it was released");
+    assert_refused!(store.holder(&id("missing")), Error::NoThread(_), "a missing thread");
 }
 
-/// A batch needs the right to each of its threads.
+/// A batch needs the right to write to each of its threads.
 pub fn a_batch_needs_every_right<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
-    let (mine, theirs) = (store.acquire(&one, AT_ONCE).unwrap(), other.acquire(&two, AT_ONCE).unwrap());
+    let store = harness.open();
+    let other = harness.open();
+    let one = create(&store, "one");
+    let two = create(&store, "two");
+    let mine = store.acquire(&one, AT_ONCE).unwrap();
+    let theirs = other.acquire(&two, AT_ONCE).unwrap();
     leaves_no_trace(&store, &[&one, &two], || {
         let answer = store.commit(batch([leased(&mine), part(&two, empty())]));
-        assert_refused!(answer, Error::LeaseHeld { thread, .. } if thread == two, "a batch over another's thread");
+        assert_refused!(answer, Error::LeaseHeld { thread, .. } if thread == two, "a batch over a thread leased to another");
         let answer = store.commit(batch([part(&two, empty()).under(theirs.epoch + 1), leased(&mine)]));
         assert_refused!(answer, Error::StaleEpoch { thread, .. } if thread == two, "a batch under a wrong epoch");
     });
@@ -224,9 +238,11 @@ pub fn a_batch_needs_every_right<H: Harness>(harness: &H) {
     commit(&store, batch([leased(&mine), part(&two, empty())]));
 }
 
-/// Whoever was taken over and gives its lease back takes nothing from the new holder.
-pub fn giving_a_stale_lease_back_frees_nothing<H: Harness>(harness: &H) {
-    let (old, new, third) = (harness.open(), harness.open(), harness.open());
+/// A former holder that releases its lease takes nothing from the new holder.
+pub fn releasing_a_stale_lease_releases_nothing<H: Harness>(harness: &H) {
+    let old = harness.open();
+    let new = harness.open();
+    let third = harness.open();
     let thread = create(&old, "robbed");
     let stale = old.acquire(&thread, AT_ONCE).unwrap();
     let lease = new.acquire(&thread, BY_FORCE).unwrap();
@@ -236,12 +252,14 @@ pub fn giving_a_stale_lease_back_frees_nothing<H: Harness>(harness: &H) {
     commit(&new, under(&lease));
 }
 
-/// A lease that is given back while another takes over is the other's afterwards.
-pub fn giving_back_and_taking_over_at_once_leaves_the_new_holder<H: Harness>(harness: &H) {
-    let (old, new) = (harness.open(), harness.open());
+/// A lease that is released during a takeover belongs to the new holder afterwards.
+pub fn release_and_takeover_at_once_leave_the_new_holder<H: Harness>(harness: &H) {
+    let old = harness.open();
+    let new = harness.open();
     let thread = create(&old, "crossed");
-    // A fast store has a narrow gap to fall into, so it is tried more often.
-    let (mut round, began) = (0, Instant::now());
+    // The race window of a fast store is narrow, so it is tried more often.
+    let mut round = 0;
+    let began = Instant::now();
     while round < 20 || began.elapsed() < Duration::from_millis(500) {
         round += 1;
         let given = old.acquire(&thread, AT_ONCE).unwrap();
@@ -255,13 +273,13 @@ pub fn giving_back_and_taking_over_at_once_leaves_the_new_holder<H: Harness>(har
     }
 }
 
-/// There is no lease on what is not there.
-pub fn there_is_no_lease_on_nothing<H: Harness>(harness: &H) {
+/// A missing thread has no lease.
+pub fn a_missing_thread_has_no_lease<H: Harness>(harness: &H) {
     let store = harness.open();
     let gone = create(&store, "gone");
     store.delete(&gone).unwrap();
     for how in [AT_ONCE, BY_FORCE] {
-        assert_refused!(store.acquire(&id("nobody"), how), Error::NoThread(_), "a lease on nothing");
-        assert_refused!(store.acquire(&gone, how), Error::Deleted(_), "a lease on what was deleted");
+        assert_refused!(store.acquire(&id("missing"), how), Error::NoThread(_), "a lease on a missing thread");
+        assert_refused!(store.acquire(&gone, how), Error::Deleted(_), "a lease on a deleted thread");
     }
 }

@@ -1,4 +1,4 @@
-//! What postings do to accounts, and what stands of them in the logs.
+//! The effect of postings on accounts, and their records in the logs.
 
 use selvedge_model::account::{self, Account, AccountId, AccountStatus, Posting, PostingError, Record, Reservation};
 use selvedge_model::{Batch, Changeset, Event, Money, Part, Reason, ThreadId};
@@ -18,22 +18,22 @@ pub(super) fn open(account: &AccountId, max: Option<i64>) -> Posting {
     Posting::Open { account: account.clone(), parent: None, max: max.map(money) }
 }
 
-/// Sets money aside.
+/// Reserves an amount.
 pub(super) fn reserve(account: &AccountId, name: &str, amount: i64) -> Posting {
     Posting::Reserve { account: account.clone(), reservation: id(name), amount: money(amount), child: None }
 }
 
-/// Says that a call is about to be sent.
+/// Records that a call is about to be sent.
 pub(super) fn issue(account: &AccountId, name: &str) -> Posting {
     Posting::Issue { account: account.clone(), reservation: id(name) }
 }
 
-/// Says what was spent.
+/// Records what was spent.
 pub(super) fn settle(account: &AccountId, name: &str, amount: i64) -> Posting {
     Posting::Settle { account: account.clone(), reservation: id(name), amount: money(amount), unknown: false }
 }
 
-/// Gives money back.
+/// Releases a reservation.
 pub(super) fn release(account: &AccountId, name: &str) -> Posting {
     Posting::Release { account: account.clone(), reservation: id(name) }
 }
@@ -59,9 +59,10 @@ fn balance(store: &impl Store, account: &AccountId) -> (i64, i64, i64, u64, u64)
     (settled.nanos(), settled_children.nanos(), reserved.nanos(), open, version)
 }
 
-/// An account goes through its life, posting by posting.
+/// An account from opening to closing, posting by posting.
 pub fn an_account_goes_through_its_life<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "spender");
     assert_eq!(store.account(&thread).unwrap(), None, "a thread has no account before one is opened");
     let steps = [
@@ -84,8 +85,8 @@ pub fn an_account_goes_through_its_life<H: Harness>(harness: &H) {
     assert_eq!((account.max, account.parent, account.status), (Some(money(100)), None, AccountStatus::Closed));
 }
 
-/// Each posting stands in the log with the account's version and what remains, and the log replays the account.
-pub fn the_log_tells_the_account<H: Harness>(harness: &H) {
+/// Each posting is in the log with the account's version and the remaining amount, and the log replays to the account.
+pub fn the_log_replays_to_the_account<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "told");
     commit(
@@ -111,7 +112,8 @@ pub fn the_log_tells_the_account<H: Harness>(harness: &H) {
         ("account_closed", 7, Some(75), None),
     ];
     assert_eq!(figures, expected);
-    let (mut account, mut held): (Option<Account>, Vec<Reservation>) = (None, Vec::new());
+    let mut account: Option<Account> = None;
+    let mut held: Vec<Reservation> = Vec::new();
     for (kind, record) in told {
         let posting = Posting::from_record(kind, &record).unwrap();
         let named = posting.reservation().and_then(|name| held.iter().find(|known| known.id == *name)).cloned();
@@ -125,10 +127,11 @@ pub fn the_log_tells_the_account<H: Harness>(harness: &H) {
     verified(&store, &harness.trust(), &thread);
 }
 
-/// A child spends from an account of its own and closes its reservation on its parent's from its own log.
+/// A child spends from its own account and settles its parent's reservation from its own log.
 pub fn a_child_account_is_settled_from_the_childs_log<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (parent, child): (ThreadId, ThreadId) = (create(&store, "parent"), id("child"));
+    let parent: ThreadId = create(&store, "parent");
+    let child: ThreadId = id("child");
     commit(&store, Batch::of(posts(&parent, [open(&parent, Some(100))])));
     let hold = Posting::Reserve {
         account: parent.clone(),
@@ -145,19 +148,19 @@ pub fn a_child_account_is_settled_from_the_childs_log<H: Harness>(harness: &H) {
     };
     assert_eq!(ids(&parent), [parent.clone(), child.clone()], "a tree is parents first");
     assert_eq!(ids(&child), std::slice::from_ref(&child));
-    assert_eq!(ids(&id("nobody")), []);
+    assert_eq!(ids(&id("missing")), []);
 
     commit(&store, Batch::of(posts(&child, [reserve(&child, "call", 60), issue(&child, "call")])));
     commit(&store, Batch::of(posts(&child, [settle(&child, "call", 20), close(&child), settle(&parent, "child", 20)])));
     assert_eq!(balance(&store, &child), (20, 0, 0, 0, 5));
-    assert_eq!(balance(&store, &parent), (0, 20, 0, 0, 3), "what the child spent counts for the parent");
+    assert_eq!(balance(&store, &parent), (0, 20, 0, 0, 3), "the child's spending is counted for the parent");
     let from_child = records_in(&store, &child);
     let on_parent: Vec<_> = from_child.iter().filter(|(_, record)| record.account == parent).collect();
-    assert_eq!((on_parent.len(), on_parent[0].1.account_version), (1, 3), "it stands in the child's log");
+    assert_eq!((on_parent.len(), on_parent[0].1.account_version), (1, 3), "it is in the child's log");
     assert_eq!(on_parent[0].1.child, Some(child));
 }
 
-/// A tree has an account and all below it, parents first, each once, even if parents lead in a circle.
+/// A tree has an account and all its descendants, parents first, each once, even if the parents form a cycle.
 pub fn a_tree_of_accounts_is_parents_first<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "tree");
@@ -182,13 +185,14 @@ pub fn a_tree_of_accounts_is_parents_first<H: Harness>(harness: &H) {
         (tree("z-branch"), tree("leaf")),
         (vec!["z-branch".to_owned(), "leaf".to_owned()], vec!["leaf".to_owned()])
     );
-    assert_eq!(sorted(tree("hen")), ["egg", "hen"], "a circle ends");
+    assert_eq!(sorted(tree("hen")), ["egg", "hen"], "a cycle ends");
 }
 
 /// Postings of one batch build on each other, over all its parts.
 pub fn postings_of_one_batch_build_on_each_other<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     let first = posts(&one, [open(&one, Some(10)), reserve(&one, "a", 6)]);
     let second = posts(&two, [issue(&one, "a"), settle(&one, "a", 4), reserve(&one, "b", 6)]);
     commit(&store, batch([first, second]));
@@ -209,17 +213,18 @@ pub fn an_account_without_a_maximum_has_no_remainder<H: Harness>(harness: &H) {
     assert_eq!(store.account(&thread).unwrap().unwrap().remaining(), None);
 }
 
-/// What the rules of posting do not have is refused and changes nothing.
+/// A posting that breaks the rules is refused and changes nothing.
 pub fn a_posting_against_the_rules_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (thread, closed) = (create(&store, "strict"), create(&store, "closed"));
+    let thread = create(&store, "strict");
+    let closed = create(&store, "closed");
     commit(&store, Batch::of(posts(&closed, [open(&closed, None), close(&closed)])));
     commit(
         &store,
         Batch::of(posts(&thread, [open(&thread, Some(10)), reserve(&thread, "sent", 3), issue(&thread, "sent")])),
     );
     commit(&store, Batch::of(posts(&thread, [reserve(&thread, "kept", 3)])));
-    let nobody: AccountId = id("nobody");
+    let missing: AccountId = id("missing");
     let own = Posting::Reserve {
         account: thread.clone(),
         reservation: id("own"),
@@ -227,7 +232,7 @@ pub fn a_posting_against_the_rules_is_refused<H: Harness>(harness: &H) {
         child: Some(thread.clone()),
     };
     let refused = [
-        (reserve(&nobody, "a", 1), "account_unknown"),
+        (reserve(&missing, "a", 1), "account_unknown"),
         (open(&thread, None), "account_exists"),
         (open(&closed, None), "account_exists"),
         (reserve(&closed, "a", 1), "account_closed"),
@@ -252,7 +257,7 @@ pub fn a_posting_against_the_rules_is_refused<H: Harness>(harness: &H) {
 }
 
 /// Only a posting writes the record of a posting: a forged one would be replayed as history.
-pub fn the_record_of_a_posting_cannot_be_handed_in<H: Harness>(harness: &H) {
+pub fn a_caller_cannot_append_the_record_of_a_posting<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "forger");
     commit(&store, Batch::of(posts(&thread, [open(&thread, Some(10))])));
@@ -262,7 +267,7 @@ pub fn the_record_of_a_posting_cannot_be_handed_in<H: Harness>(harness: &H) {
         [Event::AccountOpened, Event::Reserved, Event::Issued, Event::Settled, Event::Released, Event::AccountClosed];
     leaves_no_trace(&store, &[&thread], || {
         for event in events.map(|event| event(forged.clone())) {
-            let answer = store.commit(Batch::of(part(&thread, tells(event.clone()))));
+            let answer = store.commit(Batch::of(part(&thread, with_event(event.clone()))));
             assert_refused!(answer, Error::Changeset(_), "{event:?}");
         }
     });

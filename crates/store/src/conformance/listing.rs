@@ -1,4 +1,4 @@
-//! Listing threads: the newest first, page by page, and only those that were asked for.
+//! Listing threads: the newest first, page by page, and filtered.
 
 use selvedge_model::event::ManifestChanged;
 use selvedge_model::{Event, NewThread, RunMeta, Status, ThreadId};
@@ -18,22 +18,24 @@ fn page(store: &impl Registry, filter: &Filter, after: Option<Cursor>, limit: us
     (page.items.into_iter().map(|summary| summary.manifest.thread_id.to_string()).collect(), page.next)
 }
 
-/// Everything is listed, the newest first; an append moves nothing.
+/// All threads are listed, the newest first; an append does not move one.
 pub fn the_newest_comes_first<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     assert_eq!(names(&store, &Filter::default()), [""; 0], "an empty store lists nothing");
     for name in ["m", "z", "a", "k"] {
         create(if name < "n" { &store } else { &other }, name);
     }
-    append(&store, &id("m"), says("I am not newer for that"));
+    append(&store, &id("m"), says("an append does not move it"));
     assert_eq!(names(&other, &Filter::default()), ["k", "a", "z", "m"]);
     let newest = &store.list(&Filter::default(), None, 1).unwrap().items[0];
     assert_eq!(*newest, store.get(&id("k")).unwrap(), "a list shows what `get` shows");
 }
 
-/// A thread names the live owner of its lease, and is stalled once an engine's run has none.
+/// A thread has the live holder of its lease, and is stalled once a run has none.
 pub fn a_thread_names_its_live_holder<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "held");
     assert_eq!(store.get(&thread).unwrap().holder, None);
     let lease = other.acquire(&thread, Acquire::default()).unwrap();
@@ -55,16 +57,21 @@ pub fn a_thread_names_its_live_holder<H: Harness>(harness: &H) {
     let outside = create(&store, "outside");
     append(&store, &outside, records("r1", RunMeta::started(id("scribe"), "user")));
     let found = store.get(&outside).unwrap();
-    assert_eq!((found.manifest.status, found.is_stalled()), (Status::Running, false), "it is its writer's own");
+    assert_eq!(
+        (found.manifest.status, found.is_stalled()),
+        (Status::Running, false),
+        "an outside writer's run is not stalled"
+    );
 }
 
-/// Pages follow each other without repeating or skipping, and the last one says that it is the last.
+/// Pages follow each other without repeating or skipping, and the last one is marked as such.
 pub fn pages_follow_each_other<H: Harness>(harness: &H) {
     let store = harness.open();
     let mut expected: Vec<_> = (0..9).map(|number| create(&store, &format!("t{number}")).to_string()).collect();
     expected.reverse();
     for limit in [1, 2, 3, 4, 9, 10] {
-        let (mut found, mut after) = (Vec::new(), None);
+        let mut found = Vec::new();
+        let mut after = None;
         loop {
             let (items, next) = page(&store, &Filter::default(), after, limit);
             assert!(!items.is_empty() && items.len() <= limit, "a page of {limit}: {items:?}");
@@ -79,7 +86,8 @@ pub fn pages_follow_each_other<H: Harness>(harness: &H) {
 
 /// Threads created between two pages neither push old ones onto the next page nor off it.
 pub fn a_cursor_stays_where_it_is<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     for number in 0..6 {
         create(&store, &format!("old{number}"));
     }
@@ -90,7 +98,7 @@ pub fn a_cursor_stays_where_it_is<H: Harness>(harness: &H) {
     }
     let (second, next) = page(&other, &Filter::default(), next, 2);
     assert_eq!(second, ["old3", "old2"], "new threads are before the cursor");
-    // What the cursor stood on may go, and what follows stays where it is.
+    // The thread at the cursor may be deleted, and the following ones stay.
     other.delete(&id("old2")).unwrap();
     other.delete(&id("old1")).unwrap();
     let (third, last) = page(&store, &Filter::default(), next, 2);
@@ -98,8 +106,8 @@ pub fn a_cursor_stays_where_it_is<H: Harness>(harness: &H) {
     assert_eq!(page(&store, &Filter::default(), None, 1).0, ["new2"]);
 }
 
-/// A filter asks for an agent, a directive, a status, a parent, a text, or several of them.
-pub fn filters_choose<H: Harness>(harness: &H) {
+/// A filter selects by agent, directive, status, parent, text, or several of them.
+pub fn filters_select_threads<H: Harness>(harness: &H) {
     let store = harness.open();
     let new = |agent: &str, directive: &str, title: Option<&str>, parent: Option<&ThreadId>| NewThread {
         directive: Some(id(directive)),
@@ -116,7 +124,7 @@ pub fn filters_choose<H: Harness>(harness: &H) {
     let all = Filter::default();
     let expect = |filter: Filter, expected: &[&str]| assert_eq!(names(&store, &filter), expected, "{filter:?}");
     expect(Filter { agent_id: Some(id("scribe")), ..all.clone() }, &["first", "root"]);
-    expect(Filter { agent_id: Some(id("nobody")), ..all.clone() }, &[]);
+    expect(Filter { agent_id: Some(id("missing")), ..all.clone() }, &[]);
     expect(Filter { directive: Some(id("write")), ..all.clone() }, &["second", "first", "root"]);
     expect(Filter { directive: Some(id("agency/write")), ..all.clone() }, &["third"]);
     expect(Filter { status: Some(Status::Created), ..all.clone() }, &["first", "root"]);
@@ -130,8 +138,8 @@ pub fn filters_choose<H: Harness>(harness: &H) {
     expect(Filter { status: Some(Status::Created), ..both }, &[]);
 }
 
-/// A text is searched as it stands: nothing in it is a wild card.
-pub fn a_text_is_searched_as_it_stands<H: Harness>(harness: &H) {
+/// A text is searched literally: no character is a wildcard.
+pub fn a_text_is_searched_literally<H: Harness>(harness: &H) {
     let store = harness.open();
     for (name, title) in
         [("a-b", "100% wool"), ("a_b", "100 percent"), ("c", "it's [a] *star*"), ("d", "back\\slash"), ("e", "Łódź")]
@@ -158,7 +166,7 @@ pub fn a_text_is_searched_as_it_stands<H: Harness>(harness: &H) {
     }
 }
 
-/// A filter pages like everything else, and sees what a thread has become.
+/// A filtered list has pages too, and uses the current manifest.
 pub fn a_filtered_list_pages_too<H: Harness>(harness: &H) {
     let store = harness.open();
     for number in 0..10 {
@@ -174,7 +182,7 @@ pub fn a_filtered_list_pages_too<H: Harness>(harness: &H) {
     assert_eq!(last, None);
 
     let renamed = ManifestChanged { title: Some("a new name".to_owned()), ..ManifestChanged::default() };
-    append(&store, &id("t3"), tells(Event::ManifestChanged(renamed)));
+    append(&store, &id("t3"), with_event(Event::ManifestChanged(renamed)));
     let by_title = Filter { text: Some("new name".to_owned()), ..Filter::default() };
     assert_eq!(names(&store, &by_title), ["t3"]);
 }

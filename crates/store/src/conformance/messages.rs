@@ -26,7 +26,8 @@ fn say_all(messages: impl IntoIterator<Item = Message>) -> Changeset {
 
 /// A message that is sent again is stored once, and its changeset is a version all the same.
 pub fn a_resubmitted_message_is_stored_once<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "repeated");
     for (version, handle) in [(1, &store), (2, &store), (3, &other)] {
         assert_eq!(append(handle, &thread, says_as("m1", "hello")), version, "each append is a version");
@@ -36,10 +37,10 @@ pub fn a_resubmitted_message_is_stored_once<H: Harness>(harness: &H) {
     drop((store, other));
     let store = harness.open();
     assert_eq!(append(&store, &thread, says_as("m1", "hello")), 4);
-    assert_eq!(stored(&store, &thread), ["hello"], "it is known to those who come later");
+    assert_eq!(stored(&store, &thread), ["hello"], "a later handle knows it");
 }
 
-/// Another content under a known id is refused.
+/// Different content under a known id is refused.
 pub fn a_changed_message_is_refused<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "changed");
@@ -52,10 +53,10 @@ pub fn a_changed_message_is_refused<H: Harness>(harness: &H) {
             assert_refused!(answer, Error::MessageChanged { message, .. } if message.as_str() == "m1", "another content");
         }
     });
-    append(&store, &thread, says_as("m2", "the id of what was refused is free"));
+    append(&store, &thread, says_as("m2", "the id of a refused message is free"));
 }
 
-/// Where a message was said is not part of what was said.
+/// Run and step are not part of a message's content.
 pub fn run_and_step_do_not_make_another_message<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "moved");
@@ -66,7 +67,7 @@ pub fn run_and_step_do_not_make_another_message<H: Harness>(harness: &H) {
     assert_eq!(loaded(&store, &harness.trust(), &thread).messages, [first], "the first one stays");
 }
 
-/// A message without an id is never taken for another.
+/// A message without an id is always new.
 pub fn a_message_without_an_id_always_appends<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "nameless");
@@ -76,10 +77,11 @@ pub fn a_message_without_an_id_always_appends<H: Harness>(harness: &H) {
     assert_eq!(loaded(&store, &harness.trust(), &thread).messages.len(), 3);
 }
 
-/// An id is unique within its thread and says nothing of other threads.
+/// An id is unique within its thread, not across threads.
 pub fn the_same_id_in_two_threads_is_two_messages<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     append(&store, &one, says_as("m1", "to one"));
     append(&store, &two, says_as("m1", "to two"));
     commit(&store, batch([part(&one, says_as("m2", "both, one")), part(&two, says_as("m2", "both, two"))]));
@@ -100,7 +102,7 @@ pub fn the_same_id_twice_in_one_changeset_is_one_message<H: Harness>(harness: &H
     });
 }
 
-/// What is new among what is known is stored, in the order it was sent.
+/// New messages among known ones are stored, in the order they were sent.
 pub fn new_messages_among_known_ones_keep_their_order<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "mixed");
@@ -112,7 +114,7 @@ pub fn new_messages_among_known_ones_keep_their_order<H: Harness>(harness: &H) {
     assert_eq!(texts, ["a", "b", "c", "d", "e"]);
 }
 
-/// A message belongs to the run of the changeset that brought it first.
+/// A message belongs to the run of the changeset that first had it.
 pub fn a_message_belongs_to_the_run_that_brought_it<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "owned");
@@ -123,7 +125,7 @@ pub fn a_message_belongs_to_the_run_that_brought_it<H: Harness>(harness: &H) {
     assert_eq!((found.messages.len(), &found.messages[0].run_id), (1, &Some(id("run-1"))));
 }
 
-/// A message sent by two at once is stored once.
+/// A message sent by two handles at once is stored once.
 pub fn a_message_sent_by_two_at_once_is_stored_once<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     let thread = create(&stores[0], "echoed");
@@ -131,7 +133,8 @@ pub fn a_message_sent_by_two_at_once_is_stored_once<H: Harness>(harness: &H) {
         let name = format!("m{round}");
         at_once(4, |worker| {
             let same = part(&thread, says_as(&name, "hello"));
-            stubbornly(|| stores[worker % 2].commit(Batch::of(same.clone()))).unwrap_or_else(|error| panic!("{error}"));
+            with_retries(|| stores[worker % 2].commit(Batch::of(same.clone())))
+                .unwrap_or_else(|error| panic!("{error}"));
         });
     }
     assert_eq!(stored(&stores[0], &thread).len(), 5);

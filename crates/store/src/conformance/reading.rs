@@ -1,4 +1,4 @@
-//! Reading: the bytes, the lines, the fold and the registry tell one story.
+//! Reading: the bytes, the lines, the fold and the registry agree.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::contract::{Inbox, Logs, Registry, Store};
 use crate::error::{Error, Result};
 use crate::load::{each_changeset, load};
 
-/// A thread with some of everything, and how it looked after each of its versions.
+/// A thread with some of everything, and its fold at each of its versions.
 fn eventful(store: &impl Store, trust: &Trust, name: &str) -> (ThreadId, Vec<Thread>) {
     let thread = create(store, name);
     let mut looked = vec![loaded(store, trust, &thread)];
@@ -27,7 +27,7 @@ fn eventful(store: &impl Store, trust: &Trust, name: &str) -> (ThreadId, Vec<Thr
         patches([set("list", json!([])), push("list", json!(1))]),
         empty(),
         finishes("run-1", "natural"),
-        tells(Event::ManifestChanged(renamed)),
+        with_event(Event::ManifestChanged(renamed)),
         starts("run-2"),
         patches([push("list", json!(2))]),
         says_as("m1", "hello"),
@@ -40,8 +40,8 @@ fn eventful(store: &impl Store, trust: &Trust, name: &str) -> (ThreadId, Vec<Thr
     (thread, looked)
 }
 
-/// Every signature of the committed bytes holds, and the bytes end where the head says.
-pub fn every_signature_of_the_committed_bytes_holds<H: Harness>(harness: &H) {
+/// Every signature of the committed bytes is valid, and the bytes end at the head.
+pub fn every_signature_of_the_committed_bytes_is_valid<H: Harness>(harness: &H) {
     let store = harness.open();
     let (thread, looked) = eventful(&store, &harness.trust(), "signed");
     let entries = verified(&store, &harness.trust(), &thread);
@@ -57,22 +57,22 @@ pub fn every_signature_of_the_committed_bytes_holds<H: Harness>(harness: &H) {
     }
 }
 
-/// A key that nobody trusts is not believed.
-pub fn a_log_is_not_loaded_on_the_word_of_a_stranger<H: Harness>(harness: &H) {
+/// A log with an untrusted signer is not loaded.
+pub fn a_log_with_an_untrusted_signer_is_not_loaded<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "doubted");
     let refused = load(&store, &thread, &Trust::default(), None);
     assert_refused!(refused, Error::Log { .. }, "a log signed by a key that is not trusted");
 }
 
-/// `read` shows the lines of the committed bytes, page by page.
+/// `read` returns the lines of the committed bytes, page by page.
 pub fn lines_are_read_page_by_page<H: Harness>(harness: &H) {
     let store = harness.open();
     let (thread, _) = eventful(&store, &harness.trust(), "paged");
     let (head, bytes) = bytes_of(&store, &thread);
     let decoded: Vec<_> =
         bytes.trim_ascii_end().split(|byte| *byte == b'\n').map(|text| line::decode(text).unwrap()).collect();
-    assert_eq!(lines_of(&store, &thread), decoded, "`read` shows what the bytes say");
+    assert_eq!(lines_of(&store, &thread), decoded, "`read` agrees with the bytes");
     assert_eq!(decoded.len() as u64, head.lines);
     assert!(decoded.iter().enumerate().all(|(number, line)| line.seq == number as u64), "lines count from 0");
     for limit in [1, 2, 3, 7, decoded.len(), decoded.len() + 1] {
@@ -90,13 +90,14 @@ pub fn lines_are_read_page_by_page<H: Harness>(harness: &H) {
     }
     assert_eq!(store.read(&thread, 0, 0).unwrap(), [], "a page of none is empty");
     for from in [head.lines, head.lines + 1, u64::MAX] {
-        assert_eq!(store.read(&thread, from, 10).unwrap(), [], "nothing stands at line {from}");
+        assert_eq!(store.read(&thread, from, 10).unwrap(), [], "there is no line {from}");
     }
 }
 
-/// Folding changeset by changeset comes to what loading gives.
+/// Folding changeset by changeset gives the same as loading.
 pub fn loading_equals_folding_in_pieces<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let (thread, looked) = eventful(&store, &trust, "folded");
     let mut folded: Option<Thread> = None;
     let mut steps = Vec::new();
@@ -114,9 +115,10 @@ pub fn loading_equals_folding_in_pieces<H: Harness>(harness: &H) {
     assert_eq!(loaded(&store, &trust, &thread), looked[looked.len() - 1]);
 }
 
-/// A thread can be loaded as it was at any version, and at none that it has not had.
+/// A thread can be loaded at any of its versions, and at no other.
 pub fn a_thread_loads_as_it_was_at_each_version<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let (thread, looked) = eventful(&store, &trust, "remembered");
     for (version, then) in looked.iter().enumerate() {
         let found = load(&store, &thread, &trust, Some(version as u64)).unwrap();
@@ -130,9 +132,10 @@ pub fn a_thread_loads_as_it_was_at_each_version<H: Harness>(harness: &H) {
     assert_refused!(refused, Error::NoVersion { version, latest, .. } if are(version, latest), "version {beyond}");
 }
 
-/// What the registry shows is what the log tells, after every commit.
-pub fn the_registry_shows_what_the_log_tells<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+/// Registry and log agree after every commit.
+pub fn the_registry_agrees_with_the_log<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let trust = harness.trust();
     let (thread, looked) = eventful(&store, &trust, "shown");
     let shown = store.get(&thread).unwrap();
     let told = &looked[looked.len() - 1];
@@ -141,7 +144,7 @@ pub fn the_registry_shows_what_the_log_tells<H: Harness>(harness: &H) {
     assert_eq!(store.runs(&thread).unwrap(), runs, "the index of runs is the fold's");
 }
 
-/// A transcript that was opened ends at its head, whatever is committed while it is read.
+/// An open transcript ends at its head, even if more is committed while it is read.
 pub fn an_open_transcript_ends_at_its_head<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "growing");
@@ -156,9 +159,11 @@ pub fn an_open_transcript_ends_at_its_head<H: Harness>(harness: &H) {
     assert_eq!(head.version, 1);
 }
 
-/// Whoever reads while somebody writes sees whole changesets, and never fewer than before.
+/// A reader sees whole changesets while a writer writes, and never fewer than before.
 pub fn readers_see_whole_changesets_while_a_writer_writes<H: Harness>(harness: &H) {
-    let (writer, reader, trust) = (harness.open(), harness.open(), harness.trust());
+    let writer = harness.open();
+    let reader = harness.open();
+    let trust = harness.trust();
     let thread = create(&writer, "watched");
     let done = AtomicBool::new(false);
     at_once(2, |worker| {
@@ -169,9 +174,10 @@ pub fn readers_see_whole_changesets_while_a_writer_writes<H: Harness>(harness: &
             done.store(true, Ordering::SeqCst);
             return;
         }
-        let (mut before, began) = (0, Instant::now());
+        let mut before = 0;
+        let began = Instant::now();
         loop {
-            let last = done.load(Ordering::SeqCst) || began.elapsed() > PATIENCE;
+            let last = done.load(Ordering::SeqCst) || began.elapsed() > TIMEOUT;
             let version = reader.get(&thread).unwrap().version;
             let messages = loaded(&reader, &trust, &thread).messages.len() as u64;
             assert!(before <= version && version <= messages, "versions {before}, {version}, then {messages} messages");
@@ -184,28 +190,28 @@ pub fn readers_see_whole_changesets_while_a_writer_writes<H: Harness>(harness: &
     });
 }
 
-/// What is not there is named as absent by every reader.
-pub fn what_is_not_there_is_absent_to_every_reader<H: Harness>(harness: &H) {
+/// A missing thread is absent for every reader.
+pub fn a_missing_thread_is_absent_for_every_reader<H: Harness>(harness: &H) {
     let store = harness.open();
-    let nobody: ThreadId = id("nobody");
+    let missing: ThreadId = id("missing");
     let answers: [(&str, Result<()>); 7] = [
-        ("head", store.head(&nobody).map(drop)),
-        ("read", store.read(&nobody, 0, 1).map(drop)),
-        ("transcript", store.transcript(&nobody).map(drop)),
-        ("get", store.get(&nobody).map(drop)),
-        ("runs", store.runs(&nobody).map(drop)),
-        ("chain", store.chain(&nobody).map(drop)),
-        ("pending", store.pending(&nobody).map(drop)),
+        ("head", store.head(&missing).map(drop)),
+        ("read", store.read(&missing, 0, 1).map(drop)),
+        ("transcript", store.transcript(&missing).map(drop)),
+        ("get", store.get(&missing).map(drop)),
+        ("runs", store.runs(&missing).map(drop)),
+        ("chain", store.chain(&missing).map(drop)),
+        ("pending", store.pending(&missing).map(drop)),
     ];
     for (question, answer) in answers {
-        assert_refused!(answer, Error::NoThread(name) if name == "nobody", "{question}");
+        assert_refused!(answer, Error::NoThread(name) if name == "missing", "{question}");
     }
-    assert_eq!(store.tombstone(&nobody).unwrap(), None);
-    assert_eq!(store.children(&nobody).unwrap(), []);
+    assert_eq!(store.tombstone(&missing).unwrap(), None);
+    assert_eq!(store.children(&missing).unwrap(), []);
 }
 
-/// A reader that gives up in the middle leaves nothing behind that hinders the next.
-pub fn a_half_read_transcript_hinders_nobody<H: Harness>(harness: &H) {
+/// A reader that stops in the middle does not block the next.
+pub fn a_half_read_transcript_blocks_nothing<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "half");
     append(&store, &thread, says(&"c".repeat(100_000)));

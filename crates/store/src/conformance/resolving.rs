@@ -1,4 +1,4 @@
-//! People type the beginning of an id, or of the hex at its end.
+//! Resolving a prefix of an id, or of the hex at its end.
 
 use selvedge_model::{Classify, Kind};
 
@@ -7,8 +7,8 @@ use super::support::*;
 use crate::contract::{Commit, Registry};
 use crate::error::Error;
 
-/// The beginning of an id or of its hex names the one thread that begins like it.
-pub fn a_unique_beginning_names_its_thread<H: Harness>(harness: &H) {
+/// A prefix of an id or of its hex names the only thread that has it.
+pub fn a_unique_prefix_names_its_thread<H: Harness>(harness: &H) {
     let store = harness.open();
     let scribe = create(&store, "scribe-0123456789ab");
     let kiwi = create(&store, "kiwi-fedcba987654");
@@ -30,8 +30,8 @@ pub fn a_unique_beginning_names_its_thread<H: Harness>(harness: &H) {
     }
 }
 
-/// What is the beginning of several names none of them, and says which they are.
-pub fn an_ambiguous_beginning_names_the_candidates<H: Harness>(harness: &H) {
+/// A prefix of several threads names none of them, and the candidates are listed.
+pub fn an_ambiguous_prefix_lists_the_candidates<H: Harness>(harness: &H) {
     let store = harness.open();
     let names = ["scribe-aaaaaaaaaaaa", "scribe-bbbbbbbbbbbb", "aaaa-cccccccccccc"];
     for name in names {
@@ -51,14 +51,14 @@ pub fn an_ambiguous_beginning_names_the_candidates<H: Harness>(harness: &H) {
     assert_eq!(store.resolve("aaaaa").unwrap(), id("scribe-aaaaaaaaaaaa"), "one more letter decides");
 }
 
-/// A thread whose id and hex both begin so is one thread.
+/// A thread whose id and hex both have the prefix is one thread.
 pub fn a_thread_that_matches_twice_is_one<H: Harness>(harness: &H) {
     let store = harness.open();
     let twice = create(&store, "abc-abcabcabcabc");
     assert_eq!(store.resolve("abc").unwrap(), twice);
 }
 
-/// A whole id means that thread, even if others begin with it.
+/// A whole id names that thread, even if it is a prefix of others.
 pub fn a_whole_id_wins<H: Harness>(harness: &H) {
     let store = harness.open();
     let short = create(&store, "note");
@@ -68,11 +68,11 @@ pub fn a_whole_id_wins<H: Harness>(harness: &H) {
     create(&store, "scribe-0123456789ab");
     assert_eq!(store.resolve("note").unwrap(), short);
     assert_eq!(store.resolve("0123456789ab").unwrap(), hex);
-    assert_refused!(store.resolve("not"), Error::Ambiguous { .. }, "the beginning of three");
+    assert_refused!(store.resolve("not"), Error::Ambiguous { .. }, "a prefix of three");
 }
 
-/// What begins nothing names nothing, and no character of it is a wild card.
-pub fn what_begins_nothing_names_nothing<H: Harness>(harness: &H) {
+/// An unknown prefix names no thread, and no character of it is a wildcard.
+pub fn an_unknown_prefix_names_no_thread<H: Harness>(harness: &H) {
     let store = harness.open();
     assert_refused!(store.resolve("anything"), Error::NoThread(_), "an empty store");
     create(&store, "scribe-0123456789ab");
@@ -84,13 +84,14 @@ pub fn what_begins_nothing_names_nothing<H: Harness>(harness: &H) {
     }
 }
 
-/// A thread that was deleted is found no more, and no longer in the way.
-pub fn a_deleted_thread_is_in_nobodys_way<H: Harness>(harness: &H) {
+/// A deleted thread is not found any more, and makes no prefix ambiguous.
+pub fn a_deleted_thread_makes_no_prefix_ambiguous<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (gone, kept) = (create(&store, "scribe-aaaaaaaaaaaa"), create(&store, "scribe-bbbbbbbbbbbb"));
-    assert_refused!(store.resolve("scribe"), Error::Ambiguous { .. }, "the beginning of two");
+    let gone = create(&store, "scribe-aaaaaaaaaaaa");
+    let kept = create(&store, "scribe-bbbbbbbbbbbb");
+    assert_refused!(store.resolve("scribe"), Error::Ambiguous { .. }, "a prefix of two");
     store.delete(&gone).unwrap();
     assert_eq!(store.resolve("scribe").unwrap(), kept);
-    assert_refused!(store.resolve("aaaa"), Error::NoThread(_), "the hex of what was deleted");
-    assert_refused!(store.resolve(gone.as_str()), Error::Deleted(_), "the whole id of what was deleted");
+    assert_refused!(store.resolve("aaaa"), Error::NoThread(_), "the hex of a deleted thread");
+    assert_refused!(store.resolve(gone.as_str()), Error::Deleted(_), "the whole id of a deleted thread");
 }

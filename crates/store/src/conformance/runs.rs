@@ -1,4 +1,4 @@
-//! The index of runs: what the first and the last changeset of a run say of it.
+//! The index of runs: what the first and the last changeset of a run record.
 
 use selvedge_model::fold::FoldError;
 use selvedge_model::limits::Cost;
@@ -23,9 +23,10 @@ fn names(store: &impl Registry, thread: &ThreadId) -> Vec<String> {
     store.runs(thread).unwrap().into_iter().map(|run| run.run_id.to_string()).collect()
 }
 
-/// The first changeset of a run makes its record, the last one completes it.
+/// The first changeset of a run creates its record, the last one completes it.
 pub fn the_first_changeset_makes_a_run_and_the_last_completes_it<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "run");
     assert_eq!(store.runs(&thread).unwrap(), []);
     append(&store, &thread, starts("run-1"));
@@ -40,13 +41,13 @@ pub fn the_first_changeset_makes_a_run_and_the_last_completes_it<H: Harness>(har
     };
     append(&store, &thread, records("run-1", meta.clone()));
     let last = run(&other, &thread, "run-1");
-    assert_eq!(last.meta, meta, "the last word counts");
+    assert_eq!(last.meta, meta, "the last record counts");
     assert_eq!(last.created_at, first.created_at);
-    assert_ne!(last.updated_at, first.updated_at, "it was heard of again");
+    assert_ne!(last.updated_at, first.updated_at, "its time was updated");
     assert_eq!(store.runs(&thread).unwrap().len(), 1);
 }
 
-/// What the turns of an active run use is counted with each of them, and once: its end says what all of it used.
+/// The usage of an active run is counted with each turn, and once: its end has the total.
 pub fn what_a_run_uses_is_counted_turn_by_turn_and_once<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "counted");
@@ -68,7 +69,7 @@ pub fn what_a_run_uses_is_counted_turn_by_turn_and_once<H: Harness>(harness: &H)
     assert_eq!(store.get(&thread).unwrap().manifest.cost, total);
 }
 
-/// Where a run came from is written once.
+/// The origin of a run is written once.
 pub fn where_a_run_came_from_is_written_once<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "run");
@@ -91,11 +92,11 @@ pub fn where_a_run_came_from_is_written_once<H: Harness>(harness: &H) {
     let late = records("run-2", from("parent", "entry-3", started().finished("natural")));
     append(&store, &thread, Changeset { parent_run_id: Some(id("run-1")), ..late });
     let found = run(&store, &thread, "run-2");
-    assert_eq!(found.parent_run_id, Some(id("run-1")), "what was not said at first may be said later");
+    assert_eq!(found.parent_run_id, Some(id("run-1")), "what was absent at first may be added later");
     assert_eq!(found.meta.source_mailbox_entry_id.as_deref(), Some("entry-3"));
 }
 
-/// A run that is done stays done, and the thread goes on with another.
+/// A run that is done stays done, and the thread continues with another.
 pub fn a_done_run_stays_done<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "run");
@@ -112,8 +113,8 @@ pub fn a_done_run_stays_done<H: Harness>(harness: &H) {
     assert_eq!(store.get(&thread).unwrap().manifest.status, Status::Running);
 }
 
-/// A run that waits may go on, and be done.
-pub fn a_waiting_run_goes_on<H: Harness>(harness: &H) {
+/// A waiting run may continue, and be done.
+pub fn a_waiting_run_continues<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "run");
     append(&store, &thread, starts("run-1"));
@@ -146,7 +147,7 @@ pub fn a_second_run_is_refused_while_one_is_active<H: Harness>(harness: &H) {
     });
 }
 
-/// A changeset in the middle of a run shows that the run is alive, in the index as in the log.
+/// A changeset in the middle of a run updates its time, in the index as in the log.
 pub fn a_changeset_in_the_middle_touches_its_run<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "run");
@@ -154,13 +155,13 @@ pub fn a_changeset_in_the_middle_touches_its_run<H: Harness>(harness: &H) {
     let first = run(&store, &thread, "run-1");
     append(&store, &thread, Changeset { run_id: Some(id("run-1")), ..says("in the middle") });
     let middle = run(&store, &thread, "run-1");
-    assert_eq!(middle, loaded(&store, &harness.trust(), &thread).runs[&middle.run_id], "the log tells what is shown");
-    assert_ne!(middle.updated_at, first.updated_at, "it was heard of again");
-    assert_eq!((middle.created_at, middle.meta), (first.created_at, first.meta), "and nothing else of it changed");
+    assert_eq!(middle, loaded(&store, &harness.trust(), &thread).runs[&middle.run_id], "the log has what is shown");
+    assert_ne!(middle.updated_at, first.updated_at, "its time was updated");
+    assert_eq!((middle.created_at, middle.meta), (first.created_at, first.meta), "nothing else changed");
 }
 
-/// A run may be told of only at its end.
-pub fn a_run_may_be_told_of_at_its_end<H: Harness>(harness: &H) {
+/// A run may be recorded only at its end.
+pub fn a_run_may_be_recorded_only_at_its_end<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "run");
     append(&store, &thread, finishes("run-1", "natural"));
@@ -169,7 +170,7 @@ pub fn a_run_may_be_told_of_at_its_end<H: Harness>(harness: &H) {
     assert_eq!(store.get(&thread).unwrap().manifest.status, Status::Completed);
 }
 
-/// Runs come oldest first, whatever they are called and whatever the clock said.
+/// Runs are listed oldest first, whatever their names and times.
 pub fn runs_come_oldest_first<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "run");
@@ -181,16 +182,17 @@ pub fn runs_come_oldest_first<H: Harness>(harness: &H) {
 }
 
 /// The same run id on two threads is two runs.
-pub fn runs_of_two_threads_are_apart<H: Harness>(harness: &H) {
+pub fn runs_of_two_threads_are_distinct<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     commit(&store, batch([part(&one, starts("run-1")), part(&two, starts("run-1"))]));
     append(&store, &one, finishes("run-1", "error"));
     assert_eq!(run(&store, &one, "run-1").meta.status, RunStatus::Done);
     assert_eq!(run(&store, &two, "run-1").meta.status, RunStatus::Running);
 }
 
-/// What the runs of a thread used is added up, each run once.
+/// The usage of a thread's runs is added up, each run once.
 pub fn what_runs_used_is_added_up_once<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "run");
@@ -203,8 +205,8 @@ pub fn what_runs_used_is_added_up_once<H: Harness>(harness: &H) {
     append(&store, &thread, records("run-2", used(20)));
     let sum = Cost { turns: 4, input_tokens: 120, output_tokens: 2, duration_ms: 2_000, ..Cost::default() };
     assert_eq!(store.get(&thread).unwrap().manifest.cost, sum);
-    // Whether a second end of the same run is refused or taken, it must not be counted again.
+    // Whether a second end of the same run is refused or accepted, it must not be counted again.
     let second_end = store.commit(Batch::of(part(&thread, records("run-2", used(20)))));
     let cost = store.get(&thread).unwrap().manifest.cost;
-    assert_eq!(cost, sum, "run-2 used its tokens once, though its end was told twice ({second_end:?})");
+    assert_eq!(cost, sum, "run-2 used its tokens once, though its end was recorded twice ({second_end:?})");
 }

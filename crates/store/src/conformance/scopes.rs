@@ -1,4 +1,4 @@
-//! What is left behind by runs and tool calls goes when it should, judged on the folded state.
+//! Leftovers of runs and tool calls are deleted in time, based on the folded state.
 
 use selvedge_model::event::ToolOutcome;
 use selvedge_model::op::Op;
@@ -23,9 +23,10 @@ fn write(store: &impl Store, thread: &ThreadId, keys: &[&str], value: Value, cal
     append(store, thread, patches([Op::Set { path, value }]));
 }
 
-/// A run that was killed left values in patches only; the next run's preparation finds and deletes them.
-pub fn what_a_killed_run_left_in_patches_is_cleaned<H: Harness>(harness: &H) {
-    let (killed, trust) = (harness.open(), harness.trust());
+/// A killed run left values in patches only; the next run's preparation finds and deletes them.
+pub fn leftovers_of_a_killed_run_are_cleaned<H: Harness>(harness: &H) {
+    let killed = harness.open();
+    let trust = harness.trust();
     let thread = create(&killed, "killed");
     append(&killed, &thread, Changeset { snapshot: Some(json!({"notes": ["kept"]})), ..starts("run-1") });
     write(&killed, &thread, &["__run"], json!({"id": "run-1", "status": "running"}), None);
@@ -44,15 +45,17 @@ pub fn what_a_killed_run_left_in_patches_is_cleaned<H: Harness>(harness: &H) {
     assert_eq!(declared().run_cleanup(&state), None, "nothing is left to clean");
 }
 
-/// What a tool call kept goes in the same commit as its result: before it all is there, after it nothing.
-pub fn what_a_call_kept_goes_with_its_result<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+/// Values of a tool call are deleted in the same commit as its result: before it all exist, after it none.
+pub fn values_of_a_call_are_deleted_with_its_result<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let trust = harness.trust();
     let thread = create(&store, "called");
-    let (one, two): (CallId, CallId) = (id("call-1"), id("call-2"));
+    let one: CallId = id("call-1");
+    let two: CallId = id("call-2");
     write(&store, &thread, &["scratch", "n"], json!(1), Some(&one));
     write(&store, &thread, &["scratch", "n"], json!(2), Some(&two));
     let before = loaded(&store, &trust, &thread);
-    let cleanup = call_cleanup(&before.state, &one).expect("the call has kept something");
+    let cleanup = call_cleanup(&before.state, &one).expect("the call has values");
     let outcome =
         ToolOutcome { call_id: one.clone(), result: Some(json!("done")), error: None, failure: None, blob: None };
     let result = Changeset {
@@ -68,9 +71,10 @@ pub fn what_a_call_kept_goes_with_its_result<H: Harness>(harness: &H) {
     assert_eq!(call_cleanup(&after.state, &one), None);
 }
 
-/// A call id with a dot is one key, and cleaning it touches no other.
+/// A call id with a dot is one key, and deleting it affects no other.
 pub fn a_call_id_with_a_dot_is_one_key<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let thread = create(&store, "dotted");
     let calls: Vec<CallId> = ["call", "call.1", "call.1.2", "call/1", "call 1"].into_iter().map(id).collect();
     for call in &calls {
@@ -88,15 +92,16 @@ pub fn a_call_id_with_a_dot_is_one_key<H: Harness>(harness: &H) {
     }
 }
 
-/// Cleaning before a run is judged on what stands there now, not on a snapshot that is long replaced.
-pub fn cleaning_looks_at_the_newest_state<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+/// Cleanup before a run is based on the current state, not on a replaced snapshot.
+pub fn cleanup_uses_the_newest_state<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let trust = harness.trust();
     let thread = create(&store, "newest");
     append(&store, &thread, Changeset { snapshot: Some(json!({"draft": 1, "notes": 1})), ..empty() });
     append(&store, &thread, patches([Op::Delete { path: Path::keys(["draft"]) }]));
     assert_eq!(declared().run_cleanup(&loaded(&store, &trust, &thread).state), None, "it was deleted by a patch");
     append(&store, &thread, patches([set("draft", Value::Null)]));
-    let cleanup = declared().run_cleanup(&loaded(&store, &trust, &thread).state).expect("a null is something, too");
+    let cleanup = declared().run_cleanup(&loaded(&store, &trust, &thread).state).expect("a null is a value, too");
     append(&store, &thread, Changeset { patches: vec![cleanup], ..empty() });
     assert_eq!(loaded(&store, &trust, &thread).state, json!({"notes": 1}));
 }

@@ -1,6 +1,6 @@
-//! Snapshots beside a log: the newest, those before it, those that were put away, and the log behind one.
+//! Snapshots beside a log: the newest, older ones, archived ones, and the log after one.
 //!
-//! An ability of its own, so a suite of its own: [`snapshot_suite!`](crate::snapshot_suite).
+//! An optional ability, so a suite of its own: [`snapshot_suite!`](crate::snapshot_suite).
 
 use std::io::Read;
 
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use super::Harness;
 use super::support::*;
 use crate::contract::{Commit, Logs};
-use crate::snapshot::{Away, Kept, Place, Snapshots};
+use crate::snapshot::{Disposal, SnapshotFolder, SnapshotInfo, Snapshots};
 
 const ARCHIVE: &str = "archive";
 
-/// Saves a snapshot that says this, of the log as it is.
+/// Saves a snapshot with this content, of the current log.
 fn save(store: &(impl Logs + Snapshots), thread: &ThreadId, what: &str) -> crate::snapshot::Saved {
     let head = store.head(thread).unwrap();
     let seal = store.seal(thread, &head).unwrap();
@@ -22,12 +22,12 @@ fn save(store: &(impl Logs + Snapshots), thread: &ThreadId, what: &str) -> crate
     store.save(thread, &body).unwrap()
 }
 
-fn body(store: &impl Snapshots, thread: &ThreadId, kept: &Kept) -> Value {
+fn body(store: &impl Snapshots, thread: &ThreadId, kept: &SnapshotInfo) -> Value {
     store.read_snapshot(thread, kept, ARCHIVE).unwrap().body().unwrap()
 }
 
-fn places(store: &impl Snapshots, thread: &ThreadId) -> Vec<(Place, u64)> {
-    store.kept(thread, ARCHIVE).unwrap().iter().map(|kept| (kept.place, kept.version)).collect()
+fn places(store: &impl Snapshots, thread: &ThreadId) -> Vec<(SnapshotFolder, u64)> {
+    store.list_snapshots(thread, ARCHIVE).unwrap().iter().map(|kept| (kept.place, kept.version)).collect()
 }
 
 /// A thread whose snapshots fold its versions 1, 2 and 3.
@@ -40,24 +40,27 @@ fn with_three(store: &(impl Logs + Commit + Snapshots)) -> ThreadId {
     thread
 }
 
-/// The newest comes first, those before it are kept, and each says what was saved, to every handle.
+/// The newest comes first, older ones are kept, and each has the content that was saved, for every handle.
 pub fn the_newest_comes_first_and_those_before_it_are_kept<H: Harness>(harness: &H)
 where
     H::Store: Snapshots,
 {
     let store = harness.open();
     let thread = create(&store, "unsaved");
-    assert_eq!(store.kept(&thread, ARCHIVE).unwrap(), []);
+    assert_eq!(store.list_snapshots(&thread, ARCHIVE).unwrap(), []);
     let thread = with_three(&store);
     let other = harness.open();
-    let kept = other.kept(&thread, ARCHIVE).unwrap();
-    assert_eq!(places(&other, &thread), [(Place::Newest, 3), (Place::Older, 2), (Place::Older, 1)]);
+    let kept = other.list_snapshots(&thread, ARCHIVE).unwrap();
+    assert_eq!(
+        places(&other, &thread),
+        [(SnapshotFolder::Newest, 3), (SnapshotFolder::Older, 2), (SnapshotFolder::Older, 1)]
+    );
     let said: Vec<_> = kept.iter().map(|kept| body(&other, &thread, kept)["messages"][0].clone()).collect();
     assert_eq!(said, ["third", "second", "first"]);
 }
 
-/// What is given back is what was signed, under the hash that saving gave.
-pub fn a_snapshot_is_known_by_the_hash_that_saving_gave<H: Harness>(harness: &H)
+/// A snapshot that is read is what was signed, with the hash that saving returned.
+pub fn a_snapshot_has_the_hash_that_saving_returned<H: Harness>(harness: &H)
 where
     H::Store: Snapshots,
 {
@@ -65,34 +68,34 @@ where
     let thread = create(&store, "hashed");
     append(&store, &thread, says("something"));
     let saved = save(&store, &thread, "something");
-    let kept = store.kept(&thread, ARCHIVE).unwrap().remove(0);
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap().remove(0);
     let read = store.read_snapshot(&thread, &kept, ARCHIVE).unwrap();
     assert_eq!((read.hash, read.text.len() as u64, kept.bytes), (saved.hash, saved.bytes, saved.bytes));
     let trust = harness.trust();
     assert_eq!(crate::snapshot::verify(&thread, &kept.name, read.text, &trust).unwrap().hash, saved.hash);
 }
 
-/// What is put away is gone, or lies in the archive and can be read there.
-pub fn what_is_put_away_is_gone_or_in_the_archive<H: Harness>(harness: &H)
+/// A disposed snapshot is deleted, or is in the archive and can be read there.
+pub fn disposed_snapshots_are_deleted_or_archived<H: Harness>(harness: &H)
 where
     H::Store: Snapshots,
 {
     let store = harness.open();
     let thread = with_three(&store);
-    let kept = store.kept(&thread, ARCHIVE).unwrap();
-    store.put_away(&thread, &kept[..2], ARCHIVE, Away::Archive(ARCHIVE)).unwrap();
-    store.put_away(&thread, &kept[2..], ARCHIVE, Away::Delete).unwrap();
-    assert_eq!(places(&store, &thread), [(Place::Archived, 3), (Place::Archived, 2)]);
-    assert_eq!(store.kept(&thread, "elsewhere").unwrap(), [], "another folder is another archive");
-    let kept = store.kept(&thread, ARCHIVE).unwrap();
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap();
+    store.dispose(&thread, &kept[..2], ARCHIVE, Disposal::Archive(ARCHIVE)).unwrap();
+    store.dispose(&thread, &kept[2..], ARCHIVE, Disposal::Delete).unwrap();
+    assert_eq!(places(&store, &thread), [(SnapshotFolder::Archived, 3), (SnapshotFolder::Archived, 2)]);
+    assert_eq!(store.list_snapshots(&thread, "elsewhere").unwrap(), [], "another folder is another archive");
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap();
     assert_eq!(body(&store, &thread, &kept[1])["messages"], json!(["second"]));
-    store.put_away(&thread, &kept, ARCHIVE, Away::Delete).unwrap();
+    store.dispose(&thread, &kept, ARCHIVE, Disposal::Delete).unwrap();
     assert_eq!(places(&store, &thread), []);
-    assert!(store.read_snapshot(&thread, &kept[0], ARCHIVE).is_err(), "it is gone");
+    assert!(store.read_snapshot(&thread, &kept[0], ARCHIVE).is_err(), "it was deleted");
 }
 
-/// The log behind a snapshot is given to whoever brings the store's own seal for that very place.
-pub fn the_log_behind_a_snapshot_needs_the_seal_of_that_place<H: Harness>(harness: &H)
+/// The log after a snapshot is returned only with the store's own seal for that position.
+pub fn reading_the_log_after_a_snapshot_needs_its_seal<H: Harness>(harness: &H)
 where
     H::Store: Snapshots,
 {
@@ -102,9 +105,9 @@ where
     let at = store.head(&thread).unwrap();
     save(&store, &thread, "before");
     append(&store, &thread, says("behind"));
-    let kept = store.kept(&thread, ARCHIVE).unwrap().remove(0);
+    let kept = store.list_snapshots(&thread, ARCHIVE).unwrap().remove(0);
     let seal = body(&store, &thread, &kept)["seal"].as_str().unwrap().to_owned();
-    let mut behind = harness.open().behind(&thread, &at, &seal).unwrap().unwrap();
+    let mut behind = harness.open().log_after(&thread, &at, &seal).unwrap().unwrap();
     let mut rest = Vec::new();
     behind.bytes.read_to_end(&mut rest).unwrap();
     let (head, whole) = bytes_of(&store, &thread);
@@ -112,14 +115,14 @@ where
     assert_eq!((behind.hash.digest(), behind.head), (at.hash, head.clone()));
     let flipped = format!("{}{}", if seal.starts_with('0') { '1' } else { '0' }, &seal[1..]);
     for (place, seal) in [(&head, seal.as_str()), (&at, &flipped), (&at, "no hex"), (&at, "")] {
-        assert!(store.behind(&thread, place, seal).unwrap().is_none());
+        assert!(store.log_after(&thread, place, seal).unwrap().is_none());
     }
-    // For a place that the log has left nobody vouches any more.
+    // A seal is not issued for a position that is not the end of the log.
     assert_eq!(store.seal(&thread, &at).unwrap(), None);
 }
 
-/// Snapshots go with their thread, and another thread has its own.
-pub fn snapshots_belong_to_one_thread_and_go_with_it<H: Harness>(harness: &H)
+/// Snapshots are deleted with their thread, and another thread has its own.
+pub fn snapshots_belong_to_one_thread_and_are_deleted_with_it<H: Harness>(harness: &H)
 where
     H::Store: Snapshots,
 {
@@ -128,8 +131,8 @@ where
     let other = create(&store, "other");
     append(&store, &other, says("something"));
     save(&store, &other, "mine");
-    assert_eq!(places(&store, &other), [(Place::Newest, 1)]);
+    assert_eq!(places(&store, &other), [(SnapshotFolder::Newest, 1)]);
     store.delete(&thread).unwrap();
-    assert_eq!(store.kept(&thread, ARCHIVE).unwrap_or_default(), []);
-    assert_eq!(places(&store, &other), [(Place::Newest, 1)]);
+    assert_eq!(store.list_snapshots(&thread, ARCHIVE).unwrap_or_default(), []);
+    assert_eq!(places(&store, &other), [(SnapshotFolder::Newest, 1)]);
 }

@@ -1,4 +1,4 @@
-//! Nothing spends what it has not reserved: the ceiling holds whoever asks, and however many at once.
+//! Nothing is spent without a reservation: the ceiling holds for every caller, and for many at once.
 
 use selvedge_model::account::{AccountId, Posting, PostingError};
 use selvedge_model::{Batch, Changeset, Kind, Reason, ThreadId};
@@ -13,7 +13,7 @@ fn remaining(store: &impl Store, account: &AccountId) -> i64 {
     store.account(account).unwrap().unwrap().remaining().unwrap().nanos()
 }
 
-/// The budget refuses the next reservation, and says what is left.
+/// The budget refuses the next reservation, and the error has the remaining amount.
 pub fn the_budget_refuses_the_next_reservation<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "tight");
@@ -27,7 +27,7 @@ pub fn the_budget_refuses_the_next_reservation<H: Harness>(harness: &H) {
     });
     commit(&store, Batch::of(posts(&thread, [reserve(&thread, "b", 3)])));
     commit(&store, Batch::of(posts(&thread, [release(&thread, "a"), reserve(&thread, "c", 7)])));
-    assert_eq!(remaining(&store, &thread), 0, "what was given back can be reserved again");
+    assert_eq!(remaining(&store, &thread), 0, "a released amount can be reserved again");
 }
 
 /// A refused posting leaves nothing of its batch: no version, no message, no other posting.
@@ -50,10 +50,11 @@ pub fn a_refused_posting_leaves_nothing_of_its_batch<H: Harness>(harness: &H) {
     commit(&store, Batch::of(posts(&one, [reserve(&one, "a", 6)])));
 }
 
-/// A good posting in a batch that is refused for another reason is not posted.
-pub fn a_conflict_takes_its_postings_along<H: Harness>(harness: &H) {
+/// A valid posting in a batch that is refused for another reason is not posted.
+pub fn a_conflict_discards_its_postings<H: Harness>(harness: &H) {
     let store = harness.open();
-    let (one, two) = (create(&store, "one"), create(&store, "two"));
+    let one = create(&store, "one");
+    let two = create(&store, "two");
     commit(&store, Batch::of(posts(&one, [open(&one, Some(10))])));
     leaves_no_trace(&store, &[&one, &two], || {
         let late = batch([posts(&one, [reserve(&one, "a", 6)]), part_at(&two, 5, empty())]);
@@ -62,7 +63,7 @@ pub fn a_conflict_takes_its_postings_along<H: Harness>(harness: &H) {
     commit(&store, Batch::of(posts(&two, [reserve(&one, "a", 10)])));
 }
 
-/// Of those who ask for the last of an account at once, one gets it.
+/// Of two that reserve the last of an account at once, one gets it.
 pub fn the_last_of_an_account_is_reserved_once<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     for round in 0..5 {
@@ -71,18 +72,22 @@ pub fn the_last_of_an_account_is_reserved_once<H: Harness>(harness: &H) {
         commit(&stores[0], Batch::of(posts(&account, [open(&account, Some(10))])));
         let answers = at_once(2, |worker| {
             let last = posts(&threads[worker], [reserve(&account, &format!("by-{worker}"), 10)]);
-            stubbornly(|| stores[worker].commit(Batch::of(last.clone())))
+            with_retries(|| stores[worker].commit(Batch::of(last.clone())))
         });
         let winner = answers.iter().position(Result::is_ok).expect("one must get it");
         let refused = &answers[1 - winner];
-        assert_refused!(refused, Error::Posting(PostingError::Insufficient { .. }), "the second to ask for the last");
+        assert_refused!(
+            refused,
+            Error::Posting(PostingError::Insufficient { .. }),
+            "the second reservation of the last amount"
+        );
         assert_eq!(remaining(&stores[0], &account), 0);
         assert_eq!(stores[0].get(&threads[1 - winner]).unwrap().version, 0, "nothing of the loser is visible");
         assert_eq!(records_in(&stores[0], &threads[winner]).len(), 1);
     }
 }
 
-/// However many reserve at once, the ceiling holds, and the logs tell one order.
+/// However many reserve at once, the ceiling holds, and the logs have one order.
 pub fn the_ceiling_holds_under_a_crowd<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     let account = create(&stores[0], "ceiling");
@@ -91,7 +96,7 @@ pub fn the_ceiling_holds_under_a_crowd<H: Harness>(harness: &H) {
     let granted: usize = at_once(4, |worker| {
         let attempts =
             (0..6).map(|attempt| posts(&threads[worker], [reserve(&account, &format!("{worker}.{attempt}"), 1)]));
-        let answers = attempts.map(|attempt| stubbornly(|| stores[worker % 2].commit(Batch::of(attempt.clone()))));
+        let answers = attempts.map(|attempt| with_retries(|| stores[worker % 2].commit(Batch::of(attempt.clone()))));
         let granted = |answer: &Result<_, Error>| match answer {
             Ok(_) => true,
             Err(Error::Posting(PostingError::Insufficient { .. })) => false,
@@ -107,11 +112,11 @@ pub fn the_ceiling_holds_under_a_crowd<H: Harness>(harness: &H) {
     assert_eq!(
         told,
         (2..=11).zip((0..10).rev()).collect::<Vec<_>>(),
-        "each version once, and what remains falls by one"
+        "each version once, and the remaining amount falls by one"
     );
 }
 
-/// A provider that charges more than was reserved is recorded truthfully, and nothing can be reserved afterwards.
+/// An overcharge by a provider is recorded as it is, and nothing can be reserved afterwards.
 pub fn an_overcharge_is_recorded_and_stops_the_account<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "overcharged");
@@ -127,7 +132,7 @@ pub fn an_overcharge_is_recorded_and_stops_the_account<H: Harness>(harness: &H) 
     );
 }
 
-/// What nobody knows the price of is settled at its bound, and says so.
+/// An unknown cost is settled at its bound, and marked as unknown.
 pub fn an_unknown_outcome_is_settled_at_its_bound<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "unknown");
@@ -139,10 +144,11 @@ pub fn an_unknown_outcome_is_settled_at_its_bound<H: Harness>(harness: &H) {
     assert_eq!(remaining(&store, &thread), 5);
 }
 
-/// A reservation outlives whoever made it; somebody else settles it.
+/// A reservation outlives the process that made it; another one settles it.
 pub fn a_reservation_outlives_its_maker<H: Harness>(harness: &H) {
     let maker = harness.open();
-    let (thread, other) = (create(&maker, "maker"), create(&maker, "other"));
+    let thread = create(&maker, "maker");
+    let other = create(&maker, "other");
     commit(&maker, Batch::of(posts(&thread, [open(&thread, Some(10)), reserve(&thread, "a", 5), issue(&thread, "a")])));
     drop(maker);
     let store = harness.open();
@@ -152,8 +158,8 @@ pub fn a_reservation_outlives_its_maker<H: Harness>(harness: &H) {
     assert_eq!(remaining(&store, &thread), 8);
 }
 
-/// Reserving, issuing and saying something is one commit, and each of its records is signed with the rest.
-pub fn postings_ride_with_what_they_pay_for<H: Harness>(harness: &H) {
+/// Reserving, issuing and a message are one commit, and each record is signed with the rest.
+pub fn postings_are_committed_with_what_they_pay_for<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "riding");
     commit(&store, Batch::of(posts(&thread, [open(&thread, Some(10))])));

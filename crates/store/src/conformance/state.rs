@@ -11,9 +11,10 @@ use super::support::*;
 use crate::contract::{Commit, Registry};
 use crate::error::Error;
 
-/// A snapshot is the state before the patches that come with it: they are applied to it, once.
+/// A snapshot is the state before the patches of its changeset: they are applied to it, once.
 pub fn a_snapshot_comes_before_its_patches<H: Harness>(harness: &H) {
-    let (store, trust) = (harness.open(), harness.trust());
+    let store = harness.open();
+    let trust = harness.trust();
     let thread = create(&store, "based");
     append(&store, &thread, patches([set("list", json!(["old"])), set("gone", json!(true))]));
     let replaced = Changeset { snapshot: Some(json!({"list": ["base"]})), ..patches([push("list", json!("patch"))]) };
@@ -22,12 +23,13 @@ pub fn a_snapshot_comes_before_its_patches<H: Harness>(harness: &H) {
     append(&store, &thread, patches([push("list", json!("next"))]));
     assert_eq!(loaded(&store, &trust, &thread).state, json!({"list": ["base", "patch", "next"]}));
     let kinds: Vec<_> = verified(&store, &trust, &thread)[2].lines.iter().map(|line| line.event.place()).collect();
-    assert!(kinds.is_sorted(), "the snapshot stands before the patches: {kinds:?}");
+    assert!(kinds.is_sorted(), "the snapshot comes before the patches: {kinds:?}");
 }
 
-/// Patches apply in order, within a changeset and over several, whoever commits them.
+/// Patches are applied in order, within a changeset and over several, by any handle.
 pub fn patches_apply_in_order<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "ordered");
     let three = Changeset {
         patches: (0..3)
@@ -44,7 +46,7 @@ pub fn patches_apply_in_order<H: Harness>(harness: &H) {
     assert_eq!(state, json!({"list": [0, 1, 2, 3, 4, 5, 6], "last": 6}));
 }
 
-/// Every op does what it says.
+/// Every operation is applied.
 pub fn every_op_is_applied<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "ops");
@@ -68,9 +70,10 @@ pub fn every_op_is_applied<H: Harness>(harness: &H) {
     }
 }
 
-/// A patch that does not apply refuses its whole changeset, and the thread goes on as if it had never come.
+/// A patch that does not apply refuses its whole changeset, and leaves no trace.
 pub fn a_patch_that_does_not_apply_refuses_its_changeset<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "refusing");
     append(&store, &thread, patches([set("n", json!(1)), set("text", json!("t"))]));
     let bad_ops = [
@@ -96,8 +99,8 @@ pub fn a_patch_that_does_not_apply_refuses_its_changeset<H: Harness>(harness: &H
     assert_eq!((found.state, found.messages.len()), (json!({"n": 3, "text": "t"}), 0), "no refused patch left a trace");
 }
 
-/// A patch is judged on the state that its changeset's snapshot and earlier patches made.
-pub fn a_patch_is_judged_where_it_stands<H: Harness>(harness: &H) {
+/// A patch is applied to the result of its changeset's snapshot and earlier patches.
+pub fn a_patch_is_applied_to_the_state_before_it<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "judged");
     append(&store, &thread, patches([set("n", json!("text"))]));
@@ -106,7 +109,7 @@ pub fn a_patch_is_judged_where_it_stands<H: Harness>(harness: &H) {
     leaves_no_trace(&store, &[&thread], || {
         let on_lost_base = Changeset { snapshot: Some(json!({})), ..patches([count("n")]) };
         let answer = store.commit(Batch::of(part(&thread, on_lost_base)));
-        assert_refused!(answer, Error::Fold { .. }, "a patch of what the snapshot took away");
+        assert_refused!(answer, Error::Fold { .. }, "a patch of a value that the snapshot removed");
     });
     let one_after_the_other =
         Changeset { patches: vec![Patch::new(vec![set("m", json!(1))]), Patch::new(vec![count("m")])], ..empty() };
@@ -114,7 +117,7 @@ pub fn a_patch_is_judged_where_it_stands<H: Harness>(harness: &H) {
     assert_eq!(loaded(&store, &harness.trust(), &thread).state, json!({"n": 2, "m": 2}));
 }
 
-/// Recorded intents are kept for audit and change nothing.
+/// Recorded state actions are kept for audit and change nothing.
 pub fn state_actions_are_recorded_and_never_replayed<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "intended");
@@ -125,7 +128,7 @@ pub fn state_actions_are_recorded_and_never_replayed<H: Harness>(harness: &H) {
     assert_eq!(lines_of(&store, &thread).into_iter().filter(is_action).count(), 1, "the log has it");
 }
 
-/// A state may be anything, null and a list included.
+/// A state may be any value, including null and a list.
 pub fn a_state_may_be_any_value<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "any");
@@ -136,11 +139,11 @@ pub fn a_state_may_be_any_value<H: Harness>(harness: &H) {
         assert_eq!(loaded(&store, &harness.trust(), &thread).state, state);
     }
     append(&store, &thread, Changeset { snapshot: Some(Value::Null), ..patches([set("a", json!(1))]) });
-    assert_eq!(loaded(&store, &harness.trust(), &thread).state, json!({"a": 1}), "what is null is created");
+    assert_eq!(loaded(&store, &harness.trust(), &thread).state, json!({"a": 1}), "a null becomes an object");
 }
 
-/// A handle that knows a state does not go on from it when another has changed it.
-pub fn a_handle_never_goes_on_from_an_old_state<H: Harness>(harness: &H) {
+/// A handle with a cached state does not continue from it when another handle has changed it.
+pub fn a_handle_never_continues_from_an_old_state<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open(), harness.open()];
     let thread = create(&stores[0], "cached");
     append(&stores[0], &thread, patches([set("n", json!(0))]));
@@ -152,7 +155,7 @@ pub fn a_handle_never_goes_on_from_an_old_state<H: Harness>(harness: &H) {
     append(&stores[1], &thread, patches([set("n", json!("text"))]));
     for store in &stores {
         let answer = store.commit(Batch::of(part(&thread, patches([count("n")]))));
-        assert_refused!(answer, Error::Fold { .. }, "counting what another has made a text");
+        assert_refused!(answer, Error::Fold { .. }, "counting a value that another handle made a text");
     }
     append(&stores[2], &thread, patches([set("n", json!(100))]));
     for store in &stores {

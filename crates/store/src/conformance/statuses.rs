@@ -1,4 +1,4 @@
-//! Where a thread stands: it follows its runs and one table, and `continued` takes nothing.
+//! The status of a thread: it follows its runs and a table of transitions, and a `continued` thread accepts nothing.
 
 use selvedge_model::event::{ManifestChanged, SuspendReason, Suspended};
 use selvedge_model::fold::FoldError;
@@ -21,7 +21,7 @@ fn manifest(store: &impl Registry, thread: &ThreadId) -> Manifest {
     store.get(thread).unwrap().manifest
 }
 
-/// A thread that stands at `status`.
+/// A thread with this status.
 fn standing_at(store: &impl Store, name: &str, status: Status) -> ThreadId {
     let thread = create(store, name);
     let ended = |outcome| records("run-1", RunMeta { outcome: Some(outcome), ..started().finished("natural") });
@@ -33,7 +33,7 @@ fn standing_at(store: &impl Store, name: &str, status: Status) -> ThreadId {
         }
         Status::Continued => {
             append(store, &thread, ended(Status::Completed));
-            append(store, &thread, tells(Event::ThreadHandoff(handoff(&id("successor")))))
+            append(store, &thread, with_event(Event::ThreadHandoff(handoff(&id("successor")))))
         }
         terminal => append(store, &thread, ended(terminal)),
     };
@@ -71,12 +71,12 @@ pub fn a_status_follows_the_runs<H: Harness>(harness: &H) {
         assert_eq!((found.status, found.run_id.is_some()), (status, is_active), "after {what}");
         assert_eq!(found.completed_at.is_some(), status.is_terminal(), "after {what}");
         assert_eq!(found.suspended.is_some(), status == Status::Suspended, "after {what}");
-        assert_eq!(found, loaded(&store, &harness.trust(), &thread).manifest, "the log tells the same");
+        assert_eq!(found, loaded(&store, &harness.trust(), &thread).manifest, "the log has the same");
     }
 }
 
-/// Every change that the table has is taken, and every other is refused and leaves no trace.
-pub fn the_table_of_statuses_is_kept<H: Harness>(harness: &H) {
+/// Every listed transition is accepted, and every other is refused and leaves no trace.
+pub fn only_listed_status_transitions_are_accepted<H: Harness>(harness: &H) {
     use Status::*;
     let store = harness.open();
     let ends = [Completed, CompletedWithErrors, Error, Cancelled, Killed];
@@ -94,7 +94,7 @@ pub fn the_table_of_statuses_is_kept<H: Harness>(harness: &H) {
         for to in Status::ALL.into_iter().filter(|to| *to != from || from == Continued) {
             let thread = standing_at(&store, &format!("{from}-to-{to}"), from);
             let change = ManifestChanged { status: Some(to), ..ManifestChanged::default() };
-            let request = Batch::of(part(&thread, tells(Event::ManifestChanged(change))));
+            let request = Batch::of(part(&thread, with_event(Event::ManifestChanged(change))));
             if allowed.contains(&to) {
                 commit(&store, request);
                 assert_eq!(manifest(&store, &thread).status, to, "from {from}");
@@ -109,7 +109,7 @@ pub fn the_table_of_statuses_is_kept<H: Harness>(harness: &H) {
 }
 
 /// A run can't start or end where the table does not allow it.
-pub fn a_run_cannot_go_around_the_table<H: Harness>(harness: &H) {
+pub fn a_run_cannot_bypass_the_transition_table<H: Harness>(harness: &H) {
     let store = harness.open();
     let fresh = standing_at(&store, "fresh", Status::Created);
     let running = standing_at(&store, "running", Status::Running);
@@ -117,8 +117,8 @@ pub fn a_run_cannot_go_around_the_table<H: Harness>(harness: &H) {
     let suspended = Suspended::because(SuspendReason::Error, "process_lost");
     leaves_no_trace(&store, &[&fresh, &running], || {
         for (thread, changeset) in [
-            (&fresh, tells(Event::Suspended(suspended))),
-            (&fresh, tells(Event::ThreadHandoff(handoff(&running)))),
+            (&fresh, with_event(Event::Suspended(suspended))),
+            (&fresh, with_event(Event::ThreadHandoff(handoff(&running)))),
             (&running, created_again),
         ] {
             let answer = store.commit(Batch::of(part(thread, changeset.clone())));
@@ -128,20 +128,20 @@ pub fn a_run_cannot_go_around_the_table<H: Harness>(harness: &H) {
     });
 }
 
-/// A thread that was continued takes nothing, not even an empty append.
-pub fn a_continued_thread_takes_nothing<H: Harness>(harness: &H) {
+/// A continued thread accepts nothing, not even an empty append.
+pub fn a_continued_thread_accepts_nothing<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = standing_at(&store, "left", Status::Continued);
     let renamed = ManifestChanged { title: Some("late".to_owned()), ..ManifestChanged::default() };
     leaves_no_trace(&store, &[&thread], || {
         for changeset in [
             empty(),
-            says("anybody there?"),
+            says("is this thread open?"),
             patches([set("n", json!(1))]),
             starts("run-9"),
             finishes("run-9", "natural"),
-            tells(Event::ManifestChanged(renamed)),
-            tells(Event::ThreadHandoff(handoff(&id("another")))),
+            with_event(Event::ManifestChanged(renamed)),
+            with_event(Event::ThreadHandoff(handoff(&id("another")))),
         ] {
             let answer = store.commit(Batch::of(part(&thread, changeset.clone())));
             assert_refused!(
@@ -153,8 +153,8 @@ pub fn a_continued_thread_takes_nothing<H: Harness>(harness: &H) {
     });
 }
 
-/// A checkpoint says whether the thread had come to an end; a later changeset takes that back.
-pub fn a_checkpoint_says_whether_the_thread_is_settled<H: Harness>(harness: &H) {
+/// A checkpoint records whether the thread was settled; a later changeset revokes that.
+pub fn a_checkpoint_records_whether_the_thread_is_settled<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "settled");
     append(&store, &thread, starts("run-1"));
@@ -167,9 +167,10 @@ pub fn a_checkpoint_says_whether_the_thread_is_settled<H: Harness>(harness: &H) 
     assert_eq!(settled, [false, false, true, false, false, true]);
 }
 
-/// A change of the manifest changes what it names and nothing else.
+/// A change of the manifest changes the named fields and nothing else.
 pub fn a_manifest_changes_only_in_what_is_named<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "named");
     let none = ManifestChanged::default();
     let limits = Limits { turns: Some(50), ..Limits::default() };
@@ -181,7 +182,7 @@ pub fn a_manifest_changes_only_in_what_is_named<H: Harness>(harness: &H) {
         none,
     ];
     for change in changes {
-        append(&store, &thread, tells(Event::ManifestChanged(change)));
+        append(&store, &thread, with_event(Event::ManifestChanged(change)));
     }
     let found = manifest(&other, &thread);
     assert_eq!((found.title.as_deref(), found.session_id.as_deref()), (Some("A title"), Some("session")));

@@ -1,4 +1,4 @@
-//! Anything, in any order, by any handle: a map is the model, and the store must come to the same.
+//! Random operations, in any order, by any handle: a map is the model, and the store must match it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::Harness;
 use super::support::*;
 use crate::contract::{Commit, Store};
 
-/// What a thread should be.
+/// The expected thread.
 #[derive(Default)]
 struct Model {
     version: u64,
@@ -17,7 +17,7 @@ struct Model {
     count: Option<u64>,
 }
 
-/// What a storm does next to one thread.
+/// The next random operation on one thread.
 #[derive(Clone, Debug)]
 struct Step {
     thread: usize,
@@ -50,7 +50,7 @@ impl Step {
         Part::new(threads[self.thread].clone(), self.expect, changeset)
     }
 
-    /// The thread after this step, if it is one that must be taken.
+    /// The thread after this operation, if it must be accepted.
     fn apply(&self, before: &Model) -> Option<Model> {
         if matches!(self.expect, Expect::Exact(version) if version != before.version) {
             return None;
@@ -72,8 +72,8 @@ impl Step {
     }
 }
 
-/// A storm of batches, many of which must be refused, leaves exactly what its model says.
-pub fn a_storm_leaves_what_its_model_says<H: Harness>(harness: &H) {
+/// After a storm of batches, many of which must be refused, the store matches its model.
+pub fn a_storm_of_batches_matches_its_model<H: Harness>(harness: &H) {
     for seed in 0..3 {
         storm(harness, seed);
     }
@@ -88,7 +88,7 @@ fn storm<H: Harness>(harness: &H, seed: u64) {
     for number in 0..120 {
         let handle = chance.below(2) as usize;
         if chance.below(20) == 0 {
-            // This process dies, and another takes its place.
+            // This process dies, and another replaces it.
             stores[handle] = harness.open();
         }
         if let Some((request, versions)) = answered.get(&format!("{seed}.{}", chance.below(200))) {

@@ -1,10 +1,10 @@
-//! What the cases share, and other tests may use: chance from a seed, a clock that follows a script, short builders, and
-//! everything that can be seen of a thread at once.
+//! What the cases share, and other tests may use: seeded random ids, a scripted clock, short builders, and everything that is visible of a
+//! thread at once.
 //!
-//! The builders panic on what a test got wrong, so that a case reads as what it shows.
+//! The builders panic on a mistake of the test, so that a case stays readable.
 
-mod outside;
-mod seen;
+mod observed;
+mod seeded;
 
 use std::str::FromStr;
 use std::sync::Barrier;
@@ -22,18 +22,18 @@ use serde_json::Value;
 
 use crate::contract::{Commit, Committed};
 use crate::error::Result;
-pub use outside::{ScriptedClock, SeededIds};
-pub use seen::{Sight, bytes_of, leaves_no_trace, lines_of, loaded, sight, verified};
+pub use observed::{Observed, bytes_of, leaves_no_trace, lines_of, loaded, observe, verified};
+pub use seeded::{ScriptedClock, SeededIds};
 
-/// Longer than anything here takes; a wait that lasts as long was for nothing.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than anything here takes; a wait that lasts this long has failed.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Any kind of name.
 pub fn id<T: FromStr<Err = InvalidId>>(text: &str) -> T {
     text.parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A thread of the agent `scribe` of which nothing else is said.
+/// A thread of the agent `scribe` without other fields.
 pub fn new_thread() -> NewThread {
     NewThread::of(id("scribe"))
 }
@@ -43,12 +43,12 @@ pub fn birth(thread: &ThreadId, new: NewThread) -> Part {
     Part::new(thread.clone(), Expect::Absent, Changeset::creating(new))
 }
 
-/// The part that adds to a thread, at whatever version it is.
+/// The part that appends to a thread, at any version.
 pub fn part(thread: &ThreadId, changeset: Changeset) -> Part {
     Part::new(thread.clone(), Expect::Any, changeset)
 }
 
-/// The part that adds to a thread at a version.
+/// The part that appends to a thread at a version.
 pub fn part_at(thread: &ThreadId, version: u64, changeset: Changeset) -> Part {
     Part::new(thread.clone(), Expect::Exact(version), changeset)
 }
@@ -58,7 +58,7 @@ pub fn batch(parts: impl IntoIterator<Item = Part>) -> Batch {
     Batch { key: None, parts: parts.into_iter().collect(), consumed: Vec::new(), posted: Vec::new() }
 }
 
-/// A changeset that adds nothing but a version.
+/// An empty changeset.
 pub fn empty() -> Changeset {
     Changeset::empty(Reason::Lifecycle)
 }
@@ -74,7 +74,7 @@ pub fn says_as(message: &str, text: &str) -> Changeset {
 }
 
 /// A changeset of one event.
-pub fn tells(event: Event) -> Changeset {
+pub fn with_event(event: Event) -> Changeset {
     Changeset::of_event(event)
 }
 
@@ -109,7 +109,7 @@ pub fn finishes(run: &str, termination_code: &str) -> Changeset {
     Changeset { reason: Reason::RunFinished, ..records(run, meta) }
 }
 
-/// The changeset that says this of a run.
+/// The changeset that records this about a run.
 pub fn records(run: &str, meta: RunMeta) -> Changeset {
     Changeset { run_id: Some(id(run)), run_meta: Some(meta), ..Changeset::empty(Reason::UserMessage) }
 }
@@ -127,12 +127,12 @@ pub fn request(thread: &ThreadId, key: &str, kind: &str) -> Posted {
             status: selvedge_model::Status::Completed,
             outputs: None,
         }),
-        other => panic!("`{other}` is no kind of request that is tried here"),
+        other => panic!("`{other}` is not a kind of request that is tested here"),
     };
     Posted { thread: thread.clone(), id: id(key), at: Timestamp::from_micros(7), request }
 }
 
-/// Commits what must be committed.
+/// Commits a batch that must be accepted.
 pub fn commit(store: &impl Commit, batch: Batch) -> Committed {
     store.commit(batch).unwrap_or_else(|error| panic!("this must be committed: {error}"))
 }
@@ -142,21 +142,21 @@ pub fn create(store: &impl Commit, name: &str) -> ThreadId {
     create_as(store, name, new_thread())
 }
 
-/// Creates a thread of which this is said.
+/// Creates a thread with these fields.
 pub fn create_as(store: &impl Commit, name: &str, new: NewThread) -> ThreadId {
     let thread = id(name);
     commit(store, Batch::of(birth(&thread, new)));
     thread
 }
 
-/// Adds to a thread and gives the version it came to.
+/// Appends to a thread and returns its new version.
 pub fn append(store: &impl Commit, thread: &ThreadId, changeset: Changeset) -> u64 {
     let committed = commit(store, Batch::of(part(thread, changeset)));
     committed.version_of(thread).unwrap_or_else(|| panic!("the answer must name `{thread}`: {committed:?}"))
 }
 
-/// Tries again while the store says that this may help.
-pub fn stubbornly<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+/// Retries while the error is retryable.
+pub fn with_retries<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..2_000 {
         match attempt() {
             Err(error) if error.retryable() => thread::sleep(Duration::from_millis(1)),
@@ -166,7 +166,7 @@ pub fn stubbornly<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     attempt()
 }
 
-/// Does `work` on this many OS threads that start together, and gives what each came to.
+/// Runs `work` on this many OS threads that start together, and returns their results.
 pub fn at_once<T: Send>(workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let start = Barrier::new(workers);
     let go = |worker| {
@@ -180,12 +180,12 @@ pub fn at_once<T: Send>(workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec
     })
 }
 
-/// Checks that a result is an error of this form, and says what should have been refused if it is not.
+/// Checks that a result is an error of this form; otherwise panics with what should have been refused.
 macro_rules! assert_refused {
     ($result:expr, $pattern:pat $(if $guard:expr)?, $($why:tt)+) => {
         match $result {
             Err($pattern) $(if $guard)? => {}
-            other => panic!("{}: this came instead of {}: {other:?}", format_args!($($why)+), stringify!($pattern)),
+            other => panic!("{}: expected {}, got {other:?}", format_args!($($why)+), stringify!($pattern)),
         }
     };
 }

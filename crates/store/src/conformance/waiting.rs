@@ -1,4 +1,4 @@
-//! Waiting for a lease: in order, bounded, and knowing for whom.
+//! Waiting for a lease: in order, bounded, and with the holder in the error.
 
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -11,39 +11,43 @@ use crate::error::Error;
 
 const AT_ONCE: Acquire = Acquire { wait: Duration::ZERO, take_over: false };
 const BY_FORCE: Acquire = Acquire { wait: Duration::ZERO, take_over: true };
-const PATIENT: Acquire = Acquire { wait: PATIENCE, take_over: false };
+const PATIENT: Acquire = Acquire { wait: TIMEOUT, take_over: false };
 
-/// Time enough for another OS thread to get in line.
+/// Time enough for another OS thread to enter the queue.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
-/// Waiting for a lease ends when the time is up, and says who holds it.
+/// Waiting for a lease ends when the time is up, and the error has the holder.
 pub fn waiting_is_bounded_and_names_the_holder<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "held");
     let lease = holder.acquire(&thread, AT_ONCE).unwrap();
     for store in [&other, &holder] {
-        let (wait, began) = (Duration::from_millis(150), Instant::now());
+        let wait = Duration::from_millis(150);
+        let began = Instant::now();
         let answer = store.acquire(&thread, Acquire { wait, take_over: false });
         let waited = began.elapsed();
         assert_refused!(answer, Error::LeaseHeld { holder, .. } if holder == lease.owner, "a lease that stays held");
-        assert!(waited >= wait && waited < PATIENCE, "it waited {waited:?} of {wait:?}");
+        assert!(waited >= wait && waited < TIMEOUT, "it waited {waited:?} of {wait:?}");
     }
     holder.renew(&lease).unwrap();
 }
 
-/// Whoever does not wait hears at once.
-pub fn whoever_does_not_wait_hears_at_once<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+/// A caller that does not wait is answered at once.
+pub fn a_caller_that_does_not_wait_is_answered_at_once<H: Harness>(harness: &H) {
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "held");
     let _lease = holder.acquire(&thread, AT_ONCE).unwrap();
     let began = Instant::now();
     assert_refused!(other.acquire(&thread, AT_ONCE), Error::LeaseHeld { .. }, "a lease that is held");
-    assert!(began.elapsed() < PATIENCE / 4, "it waited {:?}", began.elapsed());
+    assert!(began.elapsed() < TIMEOUT / 4, "it waited {:?}", began.elapsed());
 }
 
-/// A lease that is given back goes to whoever waits, in this process or another.
-pub fn a_lease_given_back_goes_to_whoever_waits<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+/// A released lease goes to a waiter, in this process or another.
+pub fn a_released_lease_goes_to_a_waiter<H: Harness>(harness: &H) {
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "passed");
     for waiter in [&other, &holder] {
         let lease = holder.acquire(&thread, AT_ONCE).unwrap();
@@ -52,16 +56,17 @@ pub fn a_lease_given_back_goes_to_whoever_waits<H: Harness>(harness: &H) {
             thread::sleep(A_MOMENT);
             let began = Instant::now();
             holder.release(&lease).unwrap();
-            let next = waiting.join().unwrap().unwrap_or_else(|error| panic!("it was given back: {error}"));
-            assert!(began.elapsed() < PATIENCE / 2, "it took {:?}", began.elapsed());
+            let next = waiting.join().unwrap().unwrap_or_else(|error| panic!("it was released: {error}"));
+            assert!(began.elapsed() < TIMEOUT / 2, "it took {:?}", began.elapsed());
             waiter.release(&next).unwrap();
         });
     }
 }
 
-/// A lease whose holder dies goes to whoever waits.
-pub fn a_dead_holders_lease_goes_to_whoever_waits<H: Harness>(harness: &H) {
-    let (doomed, other) = (harness.open(), harness.open());
+/// The lease of a dead holder goes to a waiter.
+pub fn a_dead_holders_lease_goes_to_a_waiter<H: Harness>(harness: &H) {
+    let doomed = harness.open();
+    let other = harness.open();
     let thread = create(&other, "inherited");
     let lost = doomed.acquire(&thread, AT_ONCE).unwrap();
     thread::scope(|scope| {
@@ -73,16 +78,19 @@ pub fn a_dead_holders_lease_goes_to_whoever_waits<H: Harness>(harness: &H) {
     });
 }
 
-/// Those who wait within one process are served in the order they came.
-pub fn those_who_wait_in_one_process_are_served_in_order<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+/// Waiters of one process are served in the order of arrival.
+pub fn waiters_of_one_process_are_served_in_order<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "queued");
     for holder in [&store, &other] {
         let held = holder.acquire(&thread, AT_ONCE).unwrap();
         let served = Mutex::new(Vec::new());
         thread::scope(|scope| {
             for number in 0..5 {
-                let (store, thread, served) = (&store, &thread, &served);
+                let store = &store;
+                let thread = &thread;
+                let served = &served;
                 let (comes, came) = mpsc::channel();
                 scope.spawn(move || {
                     comes.send(()).unwrap();
@@ -90,7 +98,7 @@ pub fn those_who_wait_in_one_process_are_served_in_order<H: Harness>(harness: &H
                     served.lock().unwrap().push(number);
                     store.release(&lease).unwrap();
                 });
-                // However late it is scheduled, it stands in line a moment after it came.
+                // However late it is scheduled, it is in the queue a moment after it arrived.
                 came.recv().unwrap();
                 thread::sleep(A_MOMENT);
             }
@@ -100,8 +108,8 @@ pub fn those_who_wait_in_one_process_are_served_in_order<H: Harness>(harness: &H
     }
 }
 
-/// Whoever gives up waiting holds nobody up.
-pub fn whoever_gives_up_holds_nobody_up<H: Harness>(harness: &H) {
+/// A waiter that gives up blocks no other.
+pub fn a_waiter_that_gives_up_blocks_no_other<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "abandoned");
     let held = store.acquire(&thread, AT_ONCE).unwrap();
@@ -111,14 +119,14 @@ pub fn whoever_gives_up_holds_nobody_up<H: Harness>(harness: &H) {
         let waits = scope.spawn(|| store.acquire(&thread, PATIENT));
         assert_refused!(gives_up.join().unwrap(), Error::LeaseHeld { .. }, "a lease that stays held");
         store.release(&held).unwrap();
-        let next = waits.join().unwrap().unwrap_or_else(|error| panic!("it was given back: {error}"));
+        let next = waits.join().unwrap().unwrap_or_else(|error| panic!("it was released: {error}"));
         store.release(&next).unwrap();
     });
-    store.acquire(&thread, AT_ONCE).unwrap_or_else(|error| panic!("nobody holds it: {error}"));
+    store.acquire(&thread, AT_ONCE).unwrap_or_else(|error| panic!("it is free: {error}"));
 }
 
-/// Threads do not wait for each other.
-pub fn different_threads_are_leased_side_by_side<H: Harness>(harness: &H) {
+/// Waiters for different threads do not block each other.
+pub fn different_threads_are_leased_in_parallel<H: Harness>(harness: &H) {
     let store = harness.open();
     let threads: Vec<_> = (0..10).map(|number| create(&store, &format!("side-{number}"))).collect();
     let leases: Vec<_> = threads.iter().map(|thread| store.acquire(thread, AT_ONCE).unwrap()).collect();
@@ -128,22 +136,23 @@ pub fn different_threads_are_leased_side_by_side<H: Harness>(harness: &H) {
     }
 }
 
-/// Taking over does not wait, neither for the holder nor for those in line.
+/// A takeover does not wait, neither for the holder nor for waiters.
 pub fn taking_over_does_not_wait<H: Harness>(harness: &H) {
-    let (holder, other) = (harness.open(), harness.open());
+    let holder = harness.open();
+    let other = harness.open();
     let thread = create(&holder, "seized");
     let mut stale = holder.acquire(&thread, AT_ONCE).unwrap();
     for store in [&other, &holder, &other] {
         let began = Instant::now();
-        let lease = store.acquire(&thread, Acquire { wait: PATIENCE, take_over: true }).unwrap();
-        assert!(began.elapsed() < PATIENCE / 4, "it waited {:?}", began.elapsed());
+        let lease = store.acquire(&thread, Acquire { wait: TIMEOUT, take_over: true }).unwrap();
+        assert!(began.elapsed() < TIMEOUT / 4, "it waited {:?}", began.elapsed());
         assert!(lease.epoch > stale.epoch);
         assert_refused!(holder.renew(&stale), Error::StaleEpoch { .. }, "a lease that was taken over");
         stale = lease;
     }
 }
 
-/// Whoever would wait for ever may say so, and does not wait for what is free.
+/// An unbounded wait is possible, and does not wait for a free lease.
 pub fn waiting_may_be_for_ever<H: Harness>(harness: &H) {
     let store = harness.open();
     let thread = create(&store, "for-ever");
@@ -152,9 +161,10 @@ pub fn waiting_may_be_for_ever<H: Harness>(harness: &H) {
     store.release(&lease).unwrap();
 }
 
-/// Whoever gives up in line hears who holds the lease, and not that its own process waits for it, too.
-pub fn whoever_gives_up_in_line_hears_who_holds_it<H: Harness>(harness: &H) {
-    let (holder, store) = (harness.open(), harness.open());
+/// A waiter that gives up in the queue learns the holder, not its own process, which waits too.
+pub fn a_waiter_that_gives_up_learns_the_holder<H: Harness>(harness: &H) {
+    let holder = harness.open();
+    let store = harness.open();
     let thread = create(&holder, "named");
     let lease = holder.acquire(&thread, AT_ONCE).unwrap();
     thread::scope(|scope| {
@@ -162,28 +172,30 @@ pub fn whoever_gives_up_in_line_hears_who_holds_it<H: Harness>(harness: &H) {
         thread::sleep(A_MOMENT);
         for wait in [A_MOMENT, Duration::ZERO] {
             let answer = store.acquire(&thread, Acquire { wait, take_over: false });
-            assert_refused!(answer, Error::LeaseHeld { holder, .. } if holder == lease.owner, "a lease for which others wait, too");
+            assert_refused!(answer, Error::LeaseHeld { holder, .. } if holder == lease.owner, "a lease with other waiters");
         }
         assert_refused!(first.join().unwrap(), Error::LeaseHeld { .. }, "a lease that stays held");
     });
 }
 
-/// A lease that was taken over within its own process and given back is free, even if its first holder never stirs again.
+/// A lease that was taken over within its own process and released is free, even if its first holder hangs.
 pub fn a_holder_that_hangs_does_not_block_its_process<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+    let store = harness.open();
+    let other = harness.open();
     for (name, taker) in [("by-itself", &store), ("by-another", &other)] {
         let thread = create(&store, name);
         let _hangs = store.acquire(&thread, AT_ONCE).unwrap();
         let taken = taker.acquire(&thread, BY_FORCE).unwrap();
         taker.release(&taken).unwrap();
         let free = store.acquire(&thread, Acquire { wait: A_MOMENT, take_over: false });
-        assert!(free.is_ok(), "taken over {name} and given back, the lease is nobody's: {free:?}");
+        assert!(free.is_ok(), "taken over {name} and released, the lease is free: {free:?}");
     }
 }
 
-/// Whoever waits behind a holder that hangs is served when another process took the lease over and gave it back.
-pub fn whoever_waits_behind_a_holder_that_hangs_is_served<H: Harness>(harness: &H) {
-    let (store, other) = (harness.open(), harness.open());
+/// A waiter behind a hung holder is served when another process took the lease over and released it.
+pub fn a_waiter_behind_a_hung_holder_is_served<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let other = harness.open();
     let thread = create(&store, "behind");
     let _hangs = store.acquire(&thread, AT_ONCE).unwrap();
     thread::scope(|scope| {
@@ -193,13 +205,13 @@ pub fn whoever_waits_behind_a_holder_that_hangs_is_served<H: Harness>(harness: &
         let taken = other.acquire(&thread, BY_FORCE).unwrap();
         other.release(&taken).unwrap();
         let answer = waiting.join().unwrap();
-        assert!(answer.is_ok(), "nobody has held it for {:?}: {answer:?}", began.elapsed());
-        assert!(began.elapsed() < PATIENCE / 2, "it took {:?}", began.elapsed());
+        assert!(answer.is_ok(), "it has been free for {:?}: {answer:?}", began.elapsed());
+        assert!(began.elapsed() < TIMEOUT / 2, "it took {:?}", began.elapsed());
     });
 }
 
-/// Of many who want a lease, one has it at a time.
-pub fn one_has_the_lease_at_a_time<H: Harness>(harness: &H) {
+/// Of many workers that want a lease, one has it at a time.
+pub fn one_worker_has_the_lease_at_a_time<H: Harness>(harness: &H) {
     let stores = [harness.open(), harness.open()];
     let thread = create(&stores[0], "alone");
     let inside = Mutex::new(());

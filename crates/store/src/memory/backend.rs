@@ -1,4 +1,4 @@
-//! What commands ask of a store, of one without a disk. It has no `thread.json`, and takes in no thread from an archive.
+//! The contracts for commands. This store has no `thread.json`, and imports no archives.
 
 use std::io::{self, BufRead, Cursor, Read};
 use std::path::PathBuf;
@@ -10,30 +10,31 @@ use selvedge_model::{Batch, Changeset, Digest, Event, Expect, Manifest, NamedBlo
 
 use super::MemoryStore;
 use super::inner::head_of;
-use crate::archive::{Accounts, Archives, Arrival, Arrived, arrive};
-use crate::backend::{Attest, Erase, Handle, Pages};
+use crate::archive::{Accounts, Archives, ImportOutcome, ImportReport, read_archive};
+use crate::backend::{Attest, Erase, Handle, SignedFiles};
 use crate::capabilities;
 use crate::contract::{Commit, Leases};
 use crate::error::{Error, Result};
 use crate::folded::Folded;
-use crate::heads::{AccountHead, Compared, Depth, Heads, LogHead, Noted, Present, VERSION, compare};
-use crate::manifest::may_same;
-use crate::verify::{Document, Look, Stored, Verify};
+use crate::heads::{AccountHead, Comparison, CurrentHeads, Depth, Heads, LogHead, Present, VERSION, compare};
+use crate::manifest::grants_same;
+use crate::verify::{Document, Stored, StoredLog, Verify};
 
 impl Stored for MemoryStore {
     fn trust(&self) -> &Trust {
         &self.shared.trust
     }
 
-    fn place(&self, thread: &ThreadId) -> PathBuf {
+    fn location(&self, thread: &ThreadId) -> PathBuf {
         PathBuf::from("memory").join(thread.folder())
     }
 
-    fn look(&self, thread: &ThreadId) -> Result<Look> {
+    fn open_log(&self, thread: &ThreadId) -> Result<StoredLog> {
         let inner = self.inner();
         let slot = inner.slot(thread)?;
-        let (head, log) = (Some(head_of(slot)), slot.bytes.clone());
-        Ok(Look { head, file_bytes: log.len() as u64, log: Box::new(Cursor::new(log)), healed_bytes: 0 })
+        let head = Some(head_of(slot));
+        let log = slot.bytes.clone();
+        Ok(StoredLog { head, file_bytes: log.len() as u64, log: Box::new(Cursor::new(log)), healed_bytes: 0 })
     }
 
     fn document(&self, thread: &ThreadId, document: Document) -> Result<Option<Vec<u8>>> {
@@ -59,46 +60,46 @@ impl Stored for MemoryStore {
         Ok((stored.len() as u64, Box::new(Cursor::new(stored))))
     }
 
-    fn arrived_keys(&self, _: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
+    fn imported_keys(&self, _: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
         Vec::new()
     }
 
-    fn arrived_statements(&self, _: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
+    fn imported_statements(&self, _: &ThreadId) -> Vec<(Digest, Vec<u8>)> {
         Vec::new()
     }
 
     fn differs(&self, thread: &ThreadId, head: Option<&Head>, folded: &Folded<'_>) -> Result<Option<String>> {
         let inner = self.inner();
         let slot = inner.slot(thread)?;
-        let is_other = Some(&head_of(slot)) == head && folded.manifest().is_some_and(|told| *told != slot.manifest);
-        Ok(is_other.then(|| "has another manifest of it".to_owned()))
+        let is_other = Some(&head_of(slot)) == head && folded.manifest().is_some_and(|folded| *folded != slot.manifest);
+        Ok(is_other.then(|| "has a different manifest".to_owned()))
     }
 }
 
 impl Verify for MemoryStore {
-    fn has_arrived(&self, _: &ThreadId) -> bool {
+    fn is_imported(&self, _: &ThreadId) -> bool {
         false
     }
 }
 
 impl Archives for MemoryStore {
-    fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<Arrived> {
-        let judged = arrive(archive, self.trust(), None, &|_| Ok(()))?;
+    fn import(&self, archive: &mut (dyn Read + Send), keep: bool) -> Result<ImportReport> {
+        let judged = read_archive(archive, self.trust(), None, &|_| Ok(()))?;
         let inner = self.inner();
         let arrival = match (inner.slot(&judged.thread).map(head_of), keep) {
-            (Ok(head), _) if head == judged.head => Arrival::Unchanged,
+            (Ok(head), _) if head == judged.head => ImportOutcome::Unchanged,
             (Ok(_), _) => return Err(Error::Exists(judged.thread)),
-            (Err(Error::NoThread(_)), false) => Arrival::WouldImport,
+            (Err(Error::NoThread(_)), false) => ImportOutcome::WouldImport,
             (Err(Error::NoThread(_)), true) => {
                 return Err(Error::Unusable {
                     what: "a store in memory".to_owned(),
-                    why: "it takes in no thread from an archive".to_owned(),
+                    why: "it can't import a thread from an archive".to_owned(),
                     hint: None,
                 });
             }
             (Err(error), _) => return Err(error),
         };
-        Ok(judged.settled(arrival, Accounts::new()))
+        Ok(judged.into_report(arrival, Accounts::new()))
     }
 }
 
@@ -107,7 +108,7 @@ impl Attest for MemoryStore {
         Ok(self.shared.id.get_or_init(|| self.shared.ids.hex32()).clone())
     }
 
-    fn heads(&self) -> Result<Noted> {
+    fn heads(&self) -> Result<CurrentHeads> {
         let store_id = self.store_id()?;
         let inner = self.inner();
         let heads = Heads {
@@ -118,7 +119,7 @@ impl Attest for MemoryStore {
             tombstones: inner.tombstones.iter().map(|(id, left)| LogHead::new(id.clone(), &left.head)).collect(),
             accounts: inner.accounts.values().map(AccountHead::from).collect(),
         };
-        Ok(Noted { heads, left_out: Vec::new() })
+        Ok(CurrentHeads { heads, left_out: Vec::new() })
     }
 
     fn sign_heads(&self, heads: &Heads) -> Result<String> {
@@ -129,7 +130,7 @@ impl Attest for MemoryStore {
         })
     }
 
-    fn compare_heads(&self, heads: &Heads, depth: Depth) -> Compared {
+    fn compare_heads(&self, heads: &Heads, depth: Depth) -> Comparison {
         compare(heads, self, depth)
     }
 }
@@ -170,7 +171,7 @@ impl Erase for MemoryStore {
     }
 }
 
-impl Pages for MemoryStore {
+impl SignedFiles for MemoryStore {
     fn write_capabilities(&self, thread: &ThreadId, body: &dyn Fn() -> String) -> Result<bool> {
         let mut inner = self.inner();
         let slot = inner.slot_mut(thread)?;
@@ -182,28 +183,28 @@ impl Pages for MemoryStore {
         Ok(true)
     }
 
-    fn vouch(&self, recorded: &Manifest) -> Result<()> {
-        match may_same(&self.inner().slot(&recorded.thread_id)?.manifest, recorded) {
-            true => Ok(()),
-            false => Err(Error::Integrity {
-                what: format!("what the store has of `{}`", recorded.thread_id),
-                why: "it says that the thread may do something else than its log says".to_owned(),
+    fn check_manifest(&self, recorded: &Manifest) -> Result<()> {
+        if !grants_same(&self.inner().slot(&recorded.thread_id)?.manifest, recorded) {
+            return Err(Error::Integrity {
+                what: format!("the manifest of `{}` in the store", recorded.thread_id),
+                why: "it grants the thread other capabilities than its log".to_owned(),
                 hint: None,
-            }),
+            });
         }
+        Ok(())
     }
 
     fn missing_manifest(&self, _: &ThreadId) -> Option<String> {
         None
     }
 
-    fn take_amiss(&self) -> Vec<String> {
+    fn take_problems(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
 impl Handle for MemoryStore {
-    fn leave(&mut self) -> Result<()> {
+    fn shut_down(&mut self) -> Result<()> {
         let owner = self.owner().clone();
         let mut inner = self.inner();
         inner

@@ -1,4 +1,4 @@
-//! What is kept, under one lock, and how a commit changes it.
+//! The data, under one lock, and how a commit changes it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use selvedge_model::id::ReservationId;
 use selvedge_model::{Digest, MessageId, OwnerId, Posted, RequestId, Right, Run, RunId, Status, ThreadId};
 use serde_json::Value;
 
-use super::snapshots::Drawer;
+use super::snapshots::ThreadSnapshots;
 use super::{Inner, Slot};
-use crate::contract::{Commitment, Committed, Left, Summary};
+use crate::contract::{Committed, Delivery, FeedEntry, Summary};
 use crate::error::{Error, Result};
-use crate::prepare::{Prepared, Standing, View};
+use crate::prepare::{CurrentThread, Prepared, View};
 
 impl Inner {
     pub(super) fn slot(&self, thread: &ThreadId) -> Result<&Slot> {
@@ -27,13 +27,14 @@ impl Inner {
     }
 
     pub(super) fn missing(&self, thread: &ThreadId) -> Error {
-        match self.tombstones.contains_key(thread) {
-            true => Error::Deleted(thread.clone()),
-            false => Error::NoThread(thread.to_string()),
+        if self.tombstones.contains_key(thread) {
+            Error::Deleted(thread.clone())
+        } else {
+            Error::NoThread(thread.to_string())
         }
     }
 
-    /// Who holds the slot and is alive.
+    /// The holder of the slot, if it is alive.
     pub(super) fn live_holder(&self, slot: &Slot) -> Option<OwnerId> {
         slot.holder.clone().filter(|holder| self.alive.contains(holder))
     }
@@ -42,9 +43,10 @@ impl Inner {
         self.requests.iter().map(|(_, posted)| posted).find(|posted| posted.thread == *thread && posted.id == *id)
     }
 
-    /// The end of the chain of a thread, as far as it is there.
+    /// The last thread of a thread's chain, as far as it is in this store.
     fn tail(&self, thread: &ThreadId) -> Result<ThreadId> {
-        let (mut at, mut seen) = (self.slot(thread)?, vec![thread.clone()]);
+        let mut at = self.slot(thread)?;
+        let mut seen = vec![thread.clone()];
         while let Some(next) = next(at).filter(|next| !seen.contains(next)) {
             let Some(slot) = self.threads.get(next) else { break };
             seen.push(next.clone());
@@ -53,10 +55,10 @@ impl Inner {
         Ok(at.manifest.thread_id.clone())
     }
 
-    pub(super) fn post(&mut self, posted: Posted) -> Result<Left> {
+    pub(super) fn post(&mut self, posted: Posted) -> Result<Delivery> {
         let thread = self.tail(&posted.thread)?;
         if let Some((thread, version)) = self.answered(&thread, &posted.id)? {
-            return Ok(Left { thread, answered: Some(version) });
+            return Ok(Delivery { thread, answered: Some(version) });
         }
         let posted = Posted { thread: thread.clone(), ..posted };
         match self.pending(&thread, &posted.id) {
@@ -64,7 +66,7 @@ impl Inner {
             Some(_) => return Err(Error::RequestReused { thread, id: posted.id }),
             None => self.put(posted),
         }
-        Ok(Left { thread, answered: None })
+        Ok(Delivery { thread, answered: None })
     }
 
     fn put(&mut self, posted: Posted) {
@@ -93,7 +95,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Applies what was prepared under the same lock; from here on nothing can fail.
+    /// Applies a batch that was prepared under the same lock; from here on nothing can fail.
     pub(super) fn apply(&mut self, prepared: Prepared, owner: &OwnerId) -> Committed {
         let mut committed = prepared.committed();
         if let Some((key, request)) = prepared.key {
@@ -112,7 +114,7 @@ impl Inner {
                 waits.for_each(|(_, posted)| posted.thread = next.clone());
             }
             let number = self.created;
-            let unborn = self.unborn.remove(&part.thread).unwrap_or_default();
+            let early_blobs = self.early_blobs.remove(&part.thread).unwrap_or_default();
             let slot = self.threads.entry(part.thread.clone()).or_insert_with(|| Slot {
                 number,
                 bytes: Vec::new(),
@@ -121,11 +123,11 @@ impl Inner {
                 state: Arc::new(empty_state()),
                 messages: HashMap::new(),
                 runs: Vec::new(),
-                blobs: unborn,
+                blobs: early_blobs,
                 erased: HashMap::new(),
                 epoch: 0,
                 holder: None,
-                snapshots: Drawer::default(),
+                snapshots: ThreadSnapshots::default(),
                 capabilities: None,
             });
             self.created += u64::from(part.before.is_none());
@@ -153,8 +155,9 @@ impl Inner {
                 Right::Lease(_) => {}
             }
             slot.epoch = part.epoch;
-            let (position, version) = (self.feed.len() as u64 + 1, part.written.head.version);
-            self.feed.push(Commitment::new(position, part.thread, version, lines));
+            let position = self.feed.len() as u64 + 1;
+            let version = part.written.head.version;
+            self.feed.push(FeedEntry::new(position, part.thread, version, lines));
         }
         for (id, account) in prepared.accounts {
             self.accounts.extend(account.after.map(|after| (id.clone(), after)));
@@ -166,7 +169,7 @@ impl Inner {
             }
         }
         for posted in prepared.posted {
-            // It was looked at before; a thread that was continued by this very batch has passed it on.
+            // It was checked before; if this batch continued the thread, it is delivered to the successor.
             _ = self.post(posted);
         }
         committed
@@ -184,23 +187,23 @@ impl Inner {
     }
 }
 
-/// The thread that goes on in the place of one that is continued.
+/// The successor of a continued thread.
 fn next(slot: &Slot) -> Option<&ThreadId> {
     slot.manifest.continuation_thread_id.as_ref().filter(|_| slot.manifest.status == Status::Continued)
 }
 
 pub(super) fn head_of(slot: &Slot) -> Head {
-    // A slot is made by a commit, and a commit ends with a checkpoint.
+    // A slot is created by a commit, and a commit ends with a checkpoint.
     slot.tail.head.clone().unwrap_or_else(|| unreachable!("a stored log has a head"))
 }
 
 impl View for Inner {
-    fn standing(&self, thread: &ThreadId, right: Right) -> Result<Option<Standing>> {
+    fn thread(&self, thread: &ThreadId, right: Right) -> Result<Option<CurrentThread>> {
         let Some(slot) = self.threads.get(thread) else {
-            return match self.tombstones.contains_key(thread) {
-                true => Err(Error::Deleted(thread.clone())),
-                false => Ok(None),
-            };
+            if self.tombstones.contains_key(thread) {
+                return Err(Error::Deleted(thread.clone()));
+            }
+            return Ok(None);
         };
         let epoch = match (right, self.live_holder(slot)) {
             (Right::Lease(held), _) if held != slot.epoch || slot.holder.is_none() => {
@@ -210,7 +213,7 @@ impl View for Inner {
             (Right::Brief, Some(holder)) => return Err(Error::LeaseHeld { thread: thread.clone(), holder }),
             (Right::Brief, None) => slot.epoch + u64::from(slot.holder.is_some()),
         };
-        Ok(Some(Standing { tail: slot.tail.clone(), manifest: slot.manifest.clone(), epoch, lead: Vec::new() }))
+        Ok(Some(CurrentThread { tail: slot.tail.clone(), manifest: slot.manifest.clone(), epoch, lead: Vec::new() }))
     }
 
     fn state(&self, thread: &ThreadId) -> Result<Arc<Value>> {

@@ -1,24 +1,26 @@
-//! Who may write, and what those ask for who may not.
+//! Leases and inboxes.
 
 use selvedge_model::{OwnerId, Posted, RequestId, ThreadId, Timestamp};
 
 use super::{MemoryStore, Slot};
-use crate::contract::{Acquire, Arrival, Inbox, Lease, Leases, Left, Waiting};
+use crate::contract::{Acquire, Arrival, Delivery, Inbox, Lease, Leases, Waiting};
 use crate::error::{Error, Result};
-use crate::lease::{Answer, Backend};
+use crate::lease::{LeaseAnswer, LeaseBackend};
 
-impl Backend for MemoryStore {
-    fn ask(&self, thread: &ThreadId, take_over: bool) -> Result<Answer> {
+impl LeaseBackend for MemoryStore {
+    fn try_acquire(&self, thread: &ThreadId, take_over: bool) -> Result<LeaseAnswer> {
         let mut inner = self.inner();
         if let Some(holder) = inner.live_holder(inner.slot(thread)?).filter(|_| !take_over) {
-            return Ok(Answer::HeldBy(holder));
+            return Ok(LeaseAnswer::HeldBy(holder));
         }
         let missing = inner.missing(thread);
         let slot = inner.threads.get_mut(thread).ok_or(missing)?;
         slot.epoch += 1;
         let taken_from = slot.holder.replace(self.owner.clone());
-        let (thread, owner, epoch) = (thread.clone(), self.owner.clone(), slot.epoch);
-        Ok(Answer::Granted(Lease { thread, owner, epoch, taken_from }))
+        let thread = thread.clone();
+        let owner = self.owner.clone();
+        let epoch = slot.epoch;
+        Ok(LeaseAnswer::Granted(Lease { thread, owner, epoch, taken_from }))
     }
 
     fn holder(&self, thread: &ThreadId) -> Result<Option<(OwnerId, u64)>> {
@@ -30,16 +32,16 @@ impl Backend for MemoryStore {
 
 impl Leases for MemoryStore {
     fn acquire(&self, thread: &ThreadId, how: Acquire) -> Result<Lease> {
-        self.desk.acquire(thread, how, &self.owner, self)
+        self.lease_queue.acquire(thread, how, &self.owner, self)
     }
 
     fn renew(&self, lease: &Lease) -> Result<()> {
         let inner = self.inner();
         let slot = inner.slot(&lease.thread)?;
-        match slot.epoch == lease.epoch && slot.holder.as_ref() == Some(&lease.owner) {
-            true => Ok(()),
-            false => Err(Error::StaleEpoch { thread: lease.thread.clone(), held: lease.epoch, current: slot.epoch }),
+        if slot.epoch != lease.epoch || slot.holder.as_ref() != Some(&lease.owner) {
+            return Err(Error::StaleEpoch { thread: lease.thread.clone(), held: lease.epoch, current: slot.epoch });
         }
+        Ok(())
     }
 
     fn owner(&self) -> &OwnerId {
@@ -69,13 +71,13 @@ impl Leases for MemoryStore {
 
     fn abandon(&self, lease: &Lease) -> Result<()> {
         let mut inner = self.inner();
-        // A thread that was deleted or taken over has nothing to give back.
+        // The thread was deleted or its lease taken over: nothing to release.
         let stands = |slot: &&mut Slot| slot.epoch == lease.epoch && slot.holder.as_ref() == Some(&lease.owner);
         if let Some(slot) = inner.threads.get_mut(&lease.thread).filter(stands) {
             slot.holder = None;
         }
         drop(inner);
-        self.desk.leave(lease);
+        self.lease_queue.end_turn(lease);
         Ok(())
     }
 
@@ -95,7 +97,7 @@ impl Leases for MemoryStore {
 }
 
 impl Inbox for MemoryStore {
-    fn post(&self, posted: Posted) -> Result<Left> {
+    fn post(&self, posted: Posted) -> Result<Delivery> {
         let left = self.inner().post(posted)?;
         self.shared.committed.notify_all();
         Ok(left)
@@ -105,7 +107,7 @@ impl Inbox for MemoryStore {
         let inner = self.inner();
         inner.slot(thread)?;
         let waits = inner.requests.iter().map(|(_, posted)| posted).filter(|posted| posted.thread == *thread);
-        // Nothing but this process can write here.
+        // Only this process can write here.
         Ok(waits.map(|posted| Waiting { posted: posted.clone(), is_sealed: true }).collect())
     }
 

@@ -1,4 +1,4 @@
-//! Committing, and reading what was committed.
+//! Committing and reading.
 
 use std::io::{BufRead, Cursor as Bytes};
 
@@ -8,19 +8,19 @@ use selvedge_model::{Batch, CommitKey, Digest, Status, ThreadId};
 use super::MemoryStore;
 use super::inner::head_of;
 use crate::blob;
-use crate::buried::postings_of;
 use crate::contract::{Commit, Committed, Logs, Tombstone};
 use crate::error::{Error, Result};
 use crate::prepare::{prepare, request_hash};
+use crate::tombstone::postings_of;
 
 impl Commit for MemoryStore {
     fn commit(&self, batch: Batch) -> Result<Committed> {
         let mut inner = self.inner();
         if let Some((request, committed)) = batch.key.as_ref().and_then(|key| inner.keys.get(key)) {
-            return match *request == request_hash(&batch) {
-                true => Ok(Committed { replayed: true, parts: Vec::new(), ..committed.clone() }),
-                false => Err(Error::KeyReused(batch.key.unwrap_or_else(|| unreachable!("it was just looked up")))),
-            };
+            if *request != request_hash(&batch) {
+                return Err(Error::KeyReused(batch.key.unwrap_or_else(|| unreachable!("it was just looked up"))));
+            }
+            return Ok(Committed { replayed: true, parts: Vec::new(), ..committed.clone() });
         }
         let shared = &self.shared;
         let prepared = prepare(batch, &*inner, &shared.signer, &*shared.ids, shared.clock.now())?;
@@ -40,7 +40,7 @@ impl Commit for MemoryStore {
         let missing = inner.missing(thread);
         match (inner.threads.get_mut(thread), missing) {
             (Some(slot), _) => _ = slot.blobs.insert(name, stored),
-            (None, Error::NoThread(_)) => _ = inner.unborn.entry(thread.clone()).or_default().insert(name, stored),
+            (None, Error::NoThread(_)) => _ = inner.early_blobs.entry(thread.clone()).or_default().insert(name, stored),
             (None, missing) => return Err(missing),
         }
         Ok(name)

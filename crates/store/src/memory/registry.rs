@@ -1,4 +1,4 @@
-//! Finding threads, hearing of commits, and reading accounts.
+//! Finding threads, following commits, and reading accounts.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Manifest, Run, ThreadId};
 
 use super::{Inner, MemoryStore, Slot};
-use crate::contract::{Commitment, Cursor, Feed, Filter, Ledger, Page, Position, Registry, Summary, Tombstone};
+use crate::contract::{Cursor, Feed, FeedEntry, Filter, Ledger, Page, Position, Registry, Summary, Tombstone};
 use crate::error::{Error, Result};
 use crate::prepare::View;
 
@@ -92,7 +92,7 @@ impl Feed for MemoryStore {
         Ok(self.inner().feed.len() as u64)
     }
 
-    fn after(&self, position: u64, limit: usize) -> Result<Vec<Commitment>> {
+    fn after(&self, position: u64, limit: usize) -> Result<Vec<FeedEntry>> {
         let skip = usize::try_from(position).unwrap_or(usize::MAX);
         Ok(self.inner().feed.iter().skip(skip).take(limit).cloned().collect())
     }

@@ -8,7 +8,7 @@ use selvedge_log::recovery::Finding;
 use selvedge_model::event::ManifestChanged;
 use selvedge_model::{Batch, Changeset, Event, Expect, Part, ThreadId};
 use selvedge_store::Commit;
-use selvedge_store::conformance::support::{birth, id, new_thread, part, says, tells};
+use selvedge_store::conformance::support::{birth, id, new_thread, part, says, with_event};
 use selvedge_store::heads::{Depth, Heads};
 use selvedge_store::load::load;
 use selvedge_store_local::{LocalStore, Repair};
@@ -49,7 +49,7 @@ impl Sample {
                 for text in texts {
                     // With a title, so that `thread.json` has the version too.
                     let changed = ManifestChanged { title: Some((*text).to_owned()), ..ManifestChanged::default() };
-                    let events = tells(Event::ManifestChanged(changed)).events;
+                    let events = with_event(Event::ManifestChanged(changed)).events;
                     store.commit(Batch::of(part(thread, Changeset { events, ..says(text) })))?;
                 }
             }

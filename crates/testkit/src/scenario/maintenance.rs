@@ -9,7 +9,7 @@ use selvedge_legacy::nova;
 use selvedge_log::keychain::{self, KeyChain};
 use selvedge_model::event::ManifestChanged;
 use selvedge_model::{Batch, Clock, CommitKey, Event};
-use selvedge_store::conformance::support::{part, says, tells};
+use selvedge_store::conformance::support::{part, says, with_event};
 use selvedge_store::{Commit, Error, Registry};
 use selvedge_store_local::{LocalStore, Repair};
 use serde_json::Value;
@@ -40,7 +40,7 @@ pub(super) fn rename(home: &Home, recorder: &mut FactRecorder) -> LabResult {
     let store = recorder.attempt(|| home.open())?;
     for (key, title) in [("title-1", "A first title"), ("title-2", "A better title")] {
         let changed = ManifestChanged { title: Some(title.to_owned()), ..ManifestChanged::default() };
-        recorder.commit(&store, key, Batch::of(part(&one(), tells(Event::ManifestChanged(changed)))))?;
+        recorder.commit(&store, key, Batch::of(part(&one(), with_event(Event::ManifestChanged(changed)))))?;
     }
     recorder.close(store)
 }

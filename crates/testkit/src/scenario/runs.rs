@@ -177,7 +177,7 @@ pub(super) fn paid_at_most_once(home: &Home) -> CheckResult {
 /// The same, and the newest snapshot is complete, signed, and not newer than the log; older ones may be lost, but never torn.
 pub(super) fn saved(home: &Home, store: &LocalStore, facts: &[Fact]) -> CheckResult {
     let schema = Schema::new(&StatePersistence::builtin().state).map_err(or(Kind::Broken, "the schema is invalid"))?;
-    let kept = store.kept(&one(), "archive").map_err(or(Kind::Broken, "the snapshots can't be listed"))?;
+    let kept = store.list_snapshots(&one(), "archive").map_err(or(Kind::Broken, "the snapshots can't be listed"))?;
     for one_kept in &kept {
         store.read_snapshot(&one(), one_kept, "archive").map_err(or(Kind::Blended, "a snapshot does not verify"))?;
     }

@@ -73,7 +73,7 @@ impl Tool for FileWrite {
 
     /// Writing again has the same effect, so the outcome need not be known.
     fn reconcile(&self, _call: &Call, _cancel: &Cancel) -> Reconciled {
-        Reconciled::Unknown
+        Reconciled::Unsupported
     }
 }
 

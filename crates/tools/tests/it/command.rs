@@ -172,7 +172,8 @@ fn a_reconciling_command_says_done_not_done_or_unknown() {
     ] {
         assert_eq!(ask(unclear), Reconciled::Unknown, "{unclear}");
     }
-    assert_eq!(tool(at_most_once("exit 0")).reconcile(&call("tool", json!({})), &Cancel::new()), Reconciled::Unknown);
+    let without = tool(at_most_once("exit 0")).reconcile(&call("tool", json!({})), &Cancel::new());
+    assert_eq!(without, Reconciled::Unsupported, "a tool without the command can't be asked");
 }
 
 #[test]

@@ -1,28 +1,23 @@
 //! Every input that ever failed, and some thousand mutations of the seeds.
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+#![allow(clippy::print_stderr, reason = "a skipped test is reported")]
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use selvedge_fuzz::mutate::{Chance, mutate};
+use selvedge_fuzz::mutate::{Random, mutate};
 use selvedge_fuzz::{TARGETS, Target};
 
-fn holds(target: &Target, what: &str, bytes: &[u8]) {
+fn check(target: &Target, what: &str, bytes: &[u8]) {
     let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(bytes)));
-    assert!(
-        outcome.is_ok(),
-        "`{}` does not hold for {what}; as text: {:?}",
-        target.name,
-        String::from_utf8_lossy(bytes)
-    );
+    assert!(outcome.is_ok(), "`{}` fails for {what}; as text: {:?}", target.name, String::from_utf8_lossy(bytes));
 }
 
 fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap()
 }
 
-/// How much more than usual is asked for: `SELVEDGE_FUZZ_FACTOR=50 cargo xtask test differential`.
+/// How many times more mutations than usual are run: `SELVEDGE_FUZZ_FACTOR=50 cargo xtask test differential`.
 fn factor() -> u64 {
     std::env::var("SELVEDGE_FUZZ_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
@@ -33,16 +28,16 @@ fn all_of(name: &str) {
     let seeds = (target.seeds)();
     assert!(!seeds.is_empty());
     for (number, seed) in seeds.iter().enumerate() {
-        holds(target, &format!("seed {number}"), seed);
+        check(target, &format!("seed {number}"), seed);
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../regressions").join(name);
     for entry in fs::read_dir(folder).into_iter().flatten() {
         let path = entry.unwrap().path();
-        holds(target, &path.display().to_string(), &fs::read(&path).unwrap());
+        check(target, &path.display().to_string(), &fs::read(&path).unwrap());
     }
     for number in 0..target.mutations * factor() {
-        let mutated = mutate(&seeds, &mut Chance::new(number));
-        holds(target, &format!("mutation {number}"), &mutated);
+        let mutated = mutate(&seeds, &mut Random::new(number));
+        check(target, &format!("mutation {number}"), &mutated);
     }
 }
 

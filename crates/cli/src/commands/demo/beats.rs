@@ -1,4 +1,4 @@
-//! What happens in the demo, one function per beat. Each says what it saw, and fails if that is not what was promised.
+//! Steps on the log of the first agent, one function each. A step reports what it observed, and fails if that is not what was promised.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -21,8 +21,8 @@ pub(super) fn broken(message: impl Into<String>) -> Failure {
     Failure::new(Exit::Failed, "demo_failed", message)
 }
 
-pub(super) fn promise(kept: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
-    if kept { Ok(()) } else { Err(broken(otherwise())) }
+pub(super) fn promise(holds: bool, message: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(broken(message())) }
 }
 
 /// Two processes append with the same `--expect`.
@@ -41,17 +41,18 @@ pub(super) fn race(stage: &mut Stage) -> Result<Shown> {
     let lost: Vec<_> =
         outcomes.iter().filter(|(_, output)| output.status.code() == Some(Exit::Conflict as i32)).collect();
     let ([(winner, answer)], [(loser, refusal)]) = (won.as_slice(), lost.as_slice()) else {
-        return Err(broken(format!("one must win and one must get a conflict, but: {outcomes:?}")));
+        return Err(broken(format!("expected one success and one conflict, but got: {outcomes:?}")));
     };
     let committed = last_json(&answer.stdout);
     let error = last_json(&refusal.stderr)["error"].clone();
-    let (expected, actual) = (error["expected"].as_u64(), error["actual"].as_u64());
+    let expected = error["expected"].as_u64();
+    let actual = error["actual"].as_u64();
     promise(committed["version"] == version + 1 && expected == Some(version) && actual == Some(version + 1), || {
-        format!("the answers don't fit: {committed} and {error}")
+        format!("unexpected answers: {committed} and {error}")
     })?;
     Ok(Shown {
         message: format!(
-            "Both said `--expect {version}`. {winner} committed version {}.\n{loser} got a conflict, expected {version}, actual {}, and nothing of it was kept.",
+            "Both used `--expect {version}`. {winner} committed version {}.\n{loser} got a conflict (expected {version}, actual {}), and nothing of it was committed.",
             version + 1,
             version + 1
         ),
@@ -76,17 +77,18 @@ fn last_json(bytes: &[u8]) -> Value {
     serde_json::from_slice(line).unwrap_or_default()
 }
 
-/// Every signature is checked.
+/// All signatures are verified.
 pub(super) fn verify(stage: &mut Stage) -> Result<Shown> {
     let verdict = judge(stage)?;
     expect_sound(&verdict)?;
-    let signer = verdict.signers.first().map(|(fingerprint, _)| *fingerprint).ok_or_else(|| broken("nobody signed"))?;
-    let (version, signatures) =
-        (unchanged_up_to(&verdict), verdict.signers.iter().map(|(_, count)| count).sum::<u64>());
+    let signer =
+        verdict.signers.first().map(|(fingerprint, _)| *fingerprint).ok_or_else(|| broken("there is no signature"))?;
+    let version = unchanged_up_to(&verdict);
+    let signatures = verdict.signers.iter().map(|(_, count)| count).sum::<u64>();
     let key = key(&signer, &stage.user.trust()?);
     Ok(Shown {
         message: format!(
-            "Unchanged up to version {version} since it was signed by key {key}: {} hold over {}.",
+            "Unchanged up to version {version} since it was signed by key {key}: {} over {} verified.",
             count(signatures, "signature"),
             count(verdict.bytes, "byte")
         ),
@@ -94,7 +96,7 @@ pub(super) fn verify(stage: &mut Stage) -> Result<Shown> {
     })
 }
 
-/// One bit is flipped, 80 becomes 81, and the damage is named.
+/// One bit is flipped, 80 becomes 81, and the damage is located.
 pub(super) fn tamper(stage: &mut Stage) -> Result<Shown> {
     let file = stage.transcript()?;
     let (line, version, byte) = find_amount(&file)?;
@@ -102,14 +104,16 @@ pub(super) fn tamper(stage: &mut Stage) -> Result<Shown> {
     put_byte(&file, byte, b'1')?;
     let verdict = judge(stage)?;
     let Finding::Damaged(damage) = &verdict.judgement.finding else {
-        return Err(broken(format!("a flipped bit was not found: {:?}", verdict.judgement)));
+        return Err(broken(format!("the flipped bit was not detected: {:?}", verdict.judgement)));
     };
     let named = damage.version == version && (damage.first_line()..=damage.line).contains(&line);
-    promise(named, || format!("the damage is at version {version}, line {line}, but was named as: {damage}"))?;
-    promise(unchanged_up_to(&verdict) == version - 1, || "what is before the damage must still be proven".to_owned())?;
+    promise(named, || format!("the damage is at version {version}, line {line}, but was reported as: {damage}"))?;
+    promise(unchanged_up_to(&verdict) == version - 1, || {
+        "the versions before the damage must still be proven".to_owned()
+    })?;
     Ok(Shown {
         message: format!(
-            "Line {line} now says that ben was to get 81. Unchanged only up to version {}.\nThe damage is in version {version}, lines {} to {}: {}.",
+            "Line {line} now says that ben should get 81. The log is unchanged only up to version {}.\nThe damage is in version {version}, lines {} to {}: {}.",
             version - 1,
             damage.first_line(),
             damage.line,
@@ -122,7 +126,7 @@ pub(super) fn tamper(stage: &mut Stage) -> Result<Shown> {
     })
 }
 
-/// The bit is put back, and everything holds again.
+/// The bit is restored, and everything verifies again.
 pub(super) fn restore(stage: &mut Stage) -> Result<Shown> {
     let byte = stage.flipped.take().ok_or_else(|| broken("nothing was flipped"))?;
     put_byte(&stage.transcript()?, byte, b'0')?;

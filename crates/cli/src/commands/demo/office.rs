@@ -1,5 +1,5 @@
-//! What an office needs of its agents: a present that somebody must allow, a child that would be too dear, and a job that is longer than
-//! a model can remember. Each is a run of its own by a process of its own.
+//! Three steps, each in processes of their own: a gift that needs approval, a child that exceeds its budget, and a job that is longer
+//! than the model's context window.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use super::payday::records;
 use super::stage::Stage;
 use crate::error::{Exit, Failure, Result};
 
-/// What the project holds for it.
+/// The files of the project for these steps.
 pub(super) const FILES: [(&str, &str); 11] = [
     (".ai/config/agent/approvals.yaml", include_str!("project/approvals.yaml")),
     (".ai/directives/present.md", include_str!("project/present.md")),
@@ -29,30 +29,30 @@ pub(super) const FILES: [(&str, &str); 11] = [
 /// How many shelves there are to count.
 const SHELVES: usize = 9;
 
-/// How another process ended, and what it told.
-struct Told {
+/// The exit code and output of another process.
+struct Ran {
     exit: Option<i32>,
     records: Vec<Value>,
-    said: String,
+    stderr: String,
 }
 
-impl Told {
+impl Ran {
     fn by(stage: &Stage, words: &[&str]) -> Result<Self> {
         let failed = |error: std::io::Error| Failure::io("run", &stage.program, &error);
         let mut command = stage.another_process();
         command.stdin(std::process::Stdio::null());
         let output = command.args(words).output().map_err(failed)?;
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Ok(Self { exit: output.status.code(), records: records(&output.stdout), said })
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Ok(Self { exit: output.status.code(), records: records(&output.stdout), stderr })
     }
 
-    /// The same of a process that must end so.
+    /// The same for a process that must end with this exit code.
     fn ending(stage: &Stage, words: &[&str], exit: i32) -> Result<Self> {
-        let told = Self::by(stage, words)?;
-        promise(told.exit == Some(exit), || {
-            format!("`selvedge {}` ended with {:?}: {}", words.join(" "), told.exit, told.said)
+        let ran = Self::by(stage, words)?;
+        promise(ran.exit == Some(exit), || {
+            format!("`selvedge {}` ended with {:?}: {}", words.join(" "), ran.exit, ran.stderr)
         })?;
-        Ok(told)
+        Ok(ran)
     }
 
     fn first(&self) -> &Value {
@@ -65,7 +65,7 @@ impl Told {
 }
 
 fn text(value: &Value) -> Result<&str> {
-    value.as_str().ok_or_else(|| broken("what was told lacks a word"))
+    value.as_str().ok_or_else(|| broken("a field of the output is missing"))
 }
 
 fn lines(stage: &Stage, file: &str) -> Vec<String> {
@@ -73,78 +73,81 @@ fn lines(stage: &Stage, file: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// A call that needs somebody's word waits without any process; allowed, it is made once.
+/// A call that needs approval waits without any process; once approved, it is made once.
 pub(super) fn approve(stage: &mut Stage) -> Result<Shown> {
-    let asked = Told::ending(stage, &["run", "present"], Exit::Decision as i32)?;
+    let asked = Ran::ending(stage, &["run", "present"], Exit::Decision as i32)?;
     let thread = asked.thread()?;
-    let inbox = Told::ending(stage, &["inbox"], 0)?;
+    let inbox = Ran::ending(stage, &["inbox"], 0)?;
     let need = inbox.first();
-    let (call, tool, arguments) = (text(&need["call_id"])?, text(&need["tool"])?, &need["arguments"]);
+    let call = text(&need["call_id"])?;
+    let tool = text(&need["tool"])?;
+    let arguments = &need["arguments"];
     let given = lines(stage, "given.txt");
     promise(need["thread_id"] == thread && inbox.records.len() == 1 && given.is_empty(), || {
-        format!("one call should wait and nothing be given, but: {:?}, {given:?}", inbox.records)
+        format!("expected one pending call and no gift, but got: {:?}, {given:?}", inbox.records)
     })?;
-    Told::ending(stage, &["approve", call, "--thread", thread], 0)?;
+    Ran::ending(stage, &["approve", call, "--thread", thread], 0)?;
     let given = lines(stage, "given.txt");
-    promise(given == ["dora 500"], || format!("one present was due: {given:?}"))?;
+    promise(given == ["dora 500"], || format!("expected one gift, but got: {given:?}"))?;
     Ok(Shown {
         message: format!(
-            "`{tool} {arguments}` needs somebody's word: it stands in `selvedge inbox`, signed, and no process waits for it.\n\
-             `selvedge approve {call}` lets another process go on with it. given.txt has 1 line."
+            "`{tool} {arguments}` is pending approval in `selvedge inbox`, signed into the log; no process is running.\n\
+             After `selvedge approve {call}`, another process makes the call. given.txt has 1 line."
         ),
         details: json!({ "thread_id": thread, "call_id": call, "tool": tool, "arguments": arguments, "given": given }),
     })
 }
 
-/// A child is given less than its first call may cost: the call is not made.
+/// The budget of a child is lower than the possible cost of its first call: the call is not made.
 pub(super) fn budget(stage: &mut Stage) -> Result<Shown> {
-    let ran = Told::ending(stage, &["run", "books", "--limit", "spend=0.05"], 0)?;
+    let ran = Ran::ending(stage, &["run", "books", "--limit", "spend=0.05"], 0)?;
     let parent = ran.thread()?.to_owned();
-    let tree = Told::ending(stage, &["tree", &parent], 0)?;
+    let tree = Ran::ending(stage, &["tree", &parent], 0)?;
     let child = text(&tree.first()["children"][0]["thread_id"])?.to_owned();
-    let shown = Told::ending(stage, &["thread", "show", &child], 0)?;
-    let (turns, why) = (&shown.first()["cost"]["turns"], text(&shown.first()["runs"][0]["termination_detail"])?);
-    let books = Told::ending(stage, &["budget", &parent, "--verify"], 0)?;
+    let shown = Ran::ending(stage, &["thread", "show", &child], 0)?;
+    let turns = &shown.first()["cost"]["turns"];
+    let why = text(&shown.first()["runs"][0]["termination_detail"])?;
+    let books = Ran::ending(stage, &["budget", &parent, "--verify"], 0)?;
     let verified = &books.first()["verified"];
     let own = |account: &Value| account["own_nanos"].as_u64().unwrap_or_default();
     let accounts = books.first()["accounts"].as_array().cloned().unwrap_or_default();
     let spent: Vec<u64> = accounts.iter().map(own).collect();
     let is_parent_alone = matches!(spent[..], [own, 0] if own > 0);
     promise(turns == 0 && is_parent_alone && verified["holds"] == true, || {
-        format!("the child should have spent nothing, but: {turns} turns, {spent:?} nano-dollars, {verified}")
+        format!("expected no spending by the child, but got: {turns} turns, {spent:?} nano-dollars, {verified}")
     })?;
     let dollars = spent[0] as f64 / 1e9;
     Ok(Shown {
         message: format!(
-            "The books may cost $0.05, and the audit that they start $0.01 of it. Before its first call it was refused:\n\
+            "The parent may spend $0.05, and gives its child $0.01 of it. The child is suspended before its first model call:\n\
              {why}.\n\
-             ${dollars} is spent, nothing by the child; the signed logs show that each ceiling held at all {} postings.",
+             ${dollars} is spent, nothing by the child. The signed logs prove that no ceiling was exceeded at any of {} postings.",
             verified["postings"]
         ),
         details: json!({ "thread_id": parent, "child": child, "calls": turns, "spent_nanos": spent, "why": why, "verified": verified }),
     })
 }
 
-/// A job that is longer than the model's context goes on in one thread after another.
+/// A job that does not fit into the model's context window is handed off from thread to thread.
 pub(super) fn handoff(stage: &mut Stage) -> Result<Shown> {
-    let ran = Told::ending(stage, &["run", "stock"], 0)?;
-    let chain = Told::ending(stage, &["chain", ran.thread()?], 0)?;
+    let ran = Ran::ending(stage, &["run", "stock"], 0)?;
+    let chain = Ran::ending(stage, &["chain", ran.thread()?], 0)?;
     let links = chain.first()["chain"].as_array().cloned().unwrap_or_default();
     let ids = links.iter().map(|link| text(&link["thread_id"])).collect::<Result<Vec<_>>>()?;
     let counted = lines(stage, "counted.txt");
     let (last, earlier) = links.split_last().ok_or_else(|| broken("there is no chain"))?;
     let is_whole = earlier.iter().all(|link| link["status"] == "continued") && last["status"] == "completed";
-    // Every call has a key of its own: no shelf was counted twice by the same one.
+    // Every call has its own key: no call was made twice.
     let keys: BTreeSet<&String> = counted.iter().collect();
     promise(is_whole && ids.len() > 2 && counted.len() == SHELVES && keys.len() == SHELVES, || {
-        format!("a chain was due and {SHELVES} shelves, but: {links:?}, {counted:?}")
+        format!("expected a chain and {SHELVES} shelves, but got: {links:?}, {counted:?}")
     })?;
     for id in &ids {
-        Told::ending(stage, &["verify", id], 0)?;
+        Ran::ending(stage, &["verify", id], 0)?;
     }
     Ok(Shown {
         message: format!(
-            "Each time the model's memory of 440 tokens was nearly full, the thread was settled and its successor made, in one commit:\n\
+            "Whenever the context window of 440 tokens was nearly full, the thread was handed off to a successor, in one commit:\n\
              {}\n\
              One execution in {} threads: all {SHELVES} shelves are counted, each once.",
             ids.join(" → "),

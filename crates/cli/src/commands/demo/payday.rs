@@ -1,4 +1,4 @@
-//! An agent that pays, is killed in the middle of a payment, and goes on.
+//! An agent that pays, is killed in the middle of a payment, and is resumed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use super::beats::{broken, promise};
 use super::stage::Stage;
 use crate::error::{Failure, Result};
 
-/// What the project of the demo holds.
+/// The files of the project for these steps.
 pub(super) const FILES: [(&str, &str); 6] = [
     (".ai/directives/payday.md", include_str!("project/payday.md")),
     (".ai/agents/cashier.yaml", include_str!("project/cashier.yaml")),
@@ -27,53 +27,53 @@ pub(super) const FILES: [(&str, &str); 6] = [
 ];
 /// The file that the tool writes: one line for each payment.
 const PAID: &str = "paid.txt";
-/// How long the second payment may take to begin.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the second payment may take to start.
+const TIMEOUT: Duration = Duration::from_secs(60);
 const SIGKILL: i32 = 9;
 
-/// The agent runs, and is killed when its second payment is made and not yet answered.
+/// The agent runs, and is killed when its second payment is made and its outcome is not yet recorded.
 pub(super) fn kill(stage: &mut Stage) -> Result<Shown> {
     let child = start(stage, &["run", "payday", "--agent", "cashier", "--input", "month=May"])?;
     let pid = child.id();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while paid(stage).len() < 2 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
     }
-    let (records, signal, said) = end(child)?;
-    promise(signal == Some(SIGKILL), || format!("the agent ended by itself: {said}"))?;
+    let (records, signal, stderr) = end(child)?;
+    promise(signal == Some(SIGKILL), || format!("the agent was not killed: {stderr}"))?;
     let thread = records.iter().find_map(|record| record["thread_id"].as_str());
     stage.thread = thread.and_then(|thread| ThreadId::new(thread).ok());
     let paid = paid(stage);
     let answers = records.iter().filter(|record| record["event_type"] == "tool_outcome").count();
     promise(paid == ["anna 120", "ben 80"] && answers == 1, || {
-        format!("two payments and one answer were due, but there are {paid:?} and {answers}")
+        format!("expected two payments and one outcome, but got {paid:?} and {answers}")
     })?;
     Ok(Shown {
         message: format!(
-            "It paid anna and was told so. It paid ben, and before it was told, SIGKILL ended process {pid}.\n\
-             {PAID} has 2 payments, the log 1 answer: what became of the second, nobody has heard."
+            "It paid anna, and the outcome was recorded. It paid ben, and SIGKILL ended process {pid} before the outcome was recorded.\n\
+             {PAID} has 2 payments, the log 1 outcome: the outcome of the second payment is unknown."
         ),
         details: json!({ "pid": pid, "signal": SIGKILL, "paid": paid, "answers": answers }),
     })
 }
 
-/// Another process goes on: what is done is not done again, and what nobody heard of is asked after.
+/// Another process resumes the thread: finished calls are not repeated, and the tool is asked for the unknown outcome.
 pub(super) fn resume(stage: &mut Stage) -> Result<Shown> {
     let thread = stage.thread()?.to_string();
     let child = start(stage, &["resume", &thread])?;
     let output = child.wait_with_output().map_err(|error| Failure::io("wait for", &stage.program, &error))?;
     let records = records(&output.stdout[..]);
-    let called: Vec<&Value> = records.iter().filter(|record| record["told"] == "calling").collect();
+    let called: Vec<&Value> = records.iter().filter(|record| record["type"] == "calling").collect();
     let reconciled = records.iter().filter(|record| record["event_type"] == "tool_outcome").count() - called.len();
     let paid = paid(stage);
     let is_done = output.status.success() && paid == ["anna 120", "ben 80", "cara 45"];
     promise(is_done && called.len() == 1 && called[0]["arguments"]["to"] == "cara" && reconciled == 1, || {
-        let said = String::from_utf8_lossy(&output.stderr);
-        format!("{PAID} has {paid:?}, called were {called:?}, {reconciled} reconciled: {}", said.trim())
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        format!("{PAID} has {paid:?}, calls: {called:?}, {reconciled} reconciled: {}", stderr.trim())
     })?;
     Ok(Shown {
         message: format!(
-            "The tool was asked what became of ben's payment: it was made, so it was not made again.\n\
+            "The tool was asked whether ben's payment was made: it was, so it was not repeated.\n\
              Then cara was paid. {PAID} has 3 payments, each once; 0 calls were repeated."
         ),
         details: json!({ "paid": paid, "called": called.len(), "reconciled": reconciled, "repeated": 0 }),
@@ -91,16 +91,16 @@ fn start(stage: &Stage, words: &[&str]) -> Result<Child> {
     stage.another_process().args(words).spawn().map_err(|error| Failure::io("start", &stage.program, &error))
 }
 
-/// Kills a process; gives what it had told, the signal that ended it, and what it said.
+/// Kills a process; returns its records, the signal that ended it, and its stderr.
 fn end(mut child: Child) -> Result<(Vec<Value>, Option<i32>, String)> {
     let ended = |error: std::io::Error| Failure::io("end", Path::new("the agent"), &error);
     child.kill().map_err(ended)?;
     let output = child.wait_with_output().map_err(ended)?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Ok((records(&output.stdout[..]), output.status.signal(), said))
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Ok((records(&output.stdout[..]), output.status.signal(), stderr))
 }
 
-/// The objects of a stream, one per line; a line that was cut short is none.
+/// The objects of a stream, one per line; an incomplete line is ignored.
 pub(super) fn records(stream: &[u8]) -> Vec<Value> {
     BufReader::new(stream)
         .lines()
@@ -109,10 +109,12 @@ pub(super) fn records(stream: &[u8]) -> Vec<Value> {
         .collect()
 }
 
-/// The place of the amount that ben was paid: the line, counted from 1, the version it is part of, and its last digit's byte.
+/// The position of the amount that ben was paid: the line, counted from 1, its version, and the byte of the last digit.
 pub(super) fn find_amount(transcript: &Path) -> Result<(u64, u64, u64)> {
     let bytes = fs::read(transcript).map_err(|error| Failure::io("read", transcript, &error))?;
-    let (amount, mut at, mut version) = (br#""amount":80"#, 0, 0);
+    let amount = br#""amount":80"#;
+    let mut at = 0;
+    let mut version = 0;
     for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
         if let Some(offset) = line.windows(amount.len()).position(|window| window == amount) {
             return Ok((index as u64 + 1, version, (at + offset + amount.len() - 1) as u64));

@@ -1,10 +1,10 @@
-//! The folder the demo plays in.
+//! The folder of the demo.
 //!
 //! ```text
 //! selvedge-demo-1a2b3c/
 //!   project/.ai/…    the store, and the directives, agents and tools
 //!   project/paid.txt what a tool wrote
-//!   user/keys/…      a key of the demo's own, so that the user's is not touched
+//!   user/keys/…      the demo's own key: the user's is not used
 //! ```
 
 use std::env;
@@ -27,7 +27,7 @@ use crate::error::{Exit, Failure, Result};
 use crate::output::{BOLD, paint};
 use crate::text::shell_word;
 
-/// Where the demo plays, and what it remembers from beat to beat.
+/// The folder of the demo, and state shared by its steps.
 pub(crate) struct Stage {
     pub(crate) folder: PathBuf,
     pub(crate) project: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Makes the folder, the key, the store and what the agent needs.
+    /// Creates the folder, the key, the store and the files of the project.
     pub(crate) fn set(dir: Option<PathBuf>, context: &Context<'_>) -> Result<Self> {
         let name = || format!("selvedge-demo-{}", &SystemIds.hex12()[..6]);
         let folder = context.folder.join(dir.unwrap_or_else(|| PathBuf::from(name())));
@@ -85,7 +85,7 @@ impl Stage {
         Ok(threads_folder(&self.project).join(self.thread()?.folder()).join("transcript.jsonl"))
     }
 
-    /// Another process of this program, on this stage.
+    /// Another process of this program, in this project.
     pub(crate) fn another_process(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.env("SELVEDGE_HOME", &self.user.folder).env_remove("SELVEDGE_DIR").env_remove("SELVEDGE_JSON");
@@ -94,16 +94,19 @@ impl Stage {
         command
     }
 
-    /// Where everything is and what to try with it.
+    /// Where everything is, and commands to try.
     pub(crate) fn what_next(&self) -> String {
         let home = shell_word(&self.user.folder.display().to_string());
         let project = shell_word(&self.project.display().to_string());
         let program = shell_word(&self.called());
         let start = format!("SELVEDGE_HOME={home} {program} -C {project}");
-        // Any unique beginning of an id will do.
+        // Any unique prefix of an id will do.
         let short = "payday";
-        let mut text =
-            format!("\n{} Everything is kept in {}\nTry:\n", paint(BOLD, "All as promised."), self.folder.display());
+        let mut text = format!(
+            "\n{} The files are in {}\nTry:\n",
+            paint(BOLD, "Everything worked as promised."),
+            self.folder.display()
+        );
         for command in ["log", "state", "verify --explain"] {
             let (name, flags) = command.split_once(' ').unwrap_or((command, ""));
             text.push_str(format!("  {start} {name} {short} {flags}").trim_end());
@@ -116,19 +119,19 @@ impl Stage {
         text
     }
 
-    /// A command that checks the newest hash without this program.
+    /// A command that verifies the newest hash without this program.
     fn check_without_us(&self) -> Option<String> {
         let store = self.open(Access::ReadOnly).ok()?;
         let head = store.head(self.thread().ok()?).ok()?;
         let file = shell_word(&self.transcript().ok()?.display().to_string());
         Some(format!(
-            "Or without Selvedge; the answer begins with {}:\n  head -c {} {file} | sha256sum\n",
+            "Or without Selvedge; the hash begins with {}:\n  head -c {} {file} | sha256sum\n",
             head.hash.short(),
             head.bytes
         ))
     }
 
-    /// How this program is called from a shell: by its name, if that finds it.
+    /// The command that starts this program: its name, if it is on the PATH.
     fn called(&self) -> String {
         let on_path = env::var_os("PATH").and_then(|path| {
             let mut candidates = env::split_paths(&path).map(|folder| folder.join("selvedge"));
@@ -147,9 +150,9 @@ fn make_empty(folder: &Path) -> Result<()> {
             if is_empty {
                 return Ok(());
             }
-            let message = format!("`{}` is there already and is not an empty folder", folder.display());
-            Err(Failure::new(Exit::Usage, "folder_in_use", message).hint("name another one with `--dir`"))
+            let message = format!("`{}` exists and is not an empty folder", folder.display());
+            Err(Failure::new(Exit::Usage, "folder_in_use", message).hint("name another folder with `--dir`"))
         }
-        Err(error) => Err(Failure::io("make", folder, &error)),
+        Err(error) => Err(Failure::io("create", folder, &error)),
     }
 }

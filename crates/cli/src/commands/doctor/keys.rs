@@ -1,4 +1,4 @@
-//! The signing key, and who is trusted. `folders`: where they lie, and what a rotation left there.
+//! The signing key and the trusted keys. `folders`: their folders, and interrupted rotations.
 
 mod folders;
 
@@ -17,15 +17,15 @@ use crate::hints;
 const KEY: &str = "your key";
 const TRUST: &str = "your trusted keys";
 
-/// What was found of the user's own, and what to look at the store with.
+/// The findings on the user's keys, and the keys to check the store with.
 pub(super) struct Looked {
     pub(super) findings: Vec<Finding>,
-    /// Nothing if it is not known who is trusted.
+    /// Absent if the trusted keys can't be read.
     pub(super) trust: Option<Trust>,
     pub(super) signer: Option<Signer>,
 }
 
-/// Looks at the user's folder.
+/// Checks the user's keys.
 pub(super) fn look(project: &Path) -> Looked {
     let mut findings = Vec::new();
     let user = match User::find() {
@@ -38,12 +38,12 @@ pub(super) fn look(project: &Path) -> Looked {
     let signer = KeyFolder::load(&user.signing());
     findings.extend(signer.as_ref().err().map(unusable));
     match &trust {
-        // Nothing more can be said of keys when it is not known who is trusted.
+        // Without the trusted keys nothing else can be checked.
         Err(error) => findings.push(Finding::of_error(severity(error), TRUST, error)),
         Ok(trust) => {
             findings.extend(hints::no_trust().map(|help| {
-                let what = format!("no key is trusted: `{}` holds none", user.trusted().display());
-                let why = "whether a log was signed by one of your keys can't be told";
+                let what = format!("no key is trusted: `{}` is empty", user.trusted().display());
+                let why = "the signers of logs can't be verified";
                 Finding::new(Severity::Warning, "trust_missing", TRUST, what, why).help(help)
             }));
             findings.extend(signer.as_ref().ok().and_then(|signer| standing(&signer.fingerprint(), trust)));
@@ -56,12 +56,12 @@ pub(super) fn look(project: &Path) -> Looked {
             }
             for (fingerprint, key) in trust.iter().filter(|(_, key)| key.status == Status::Revoked) {
                 let what = format!("key {} of {} is revoked", fingerprint.short(), key.owner);
-                let why = "what it signed is not believed any more, older logs included";
+                let why = "none of its signatures is accepted any more, also in older logs";
                 findings.push(Finding::new(Severity::Note, "key_revoked", TRUST, what, why));
             }
         }
     }
-    // With those that it took over from, whose seals count too. Where they can't be had, no seal is judged.
+    // With its predecessors, whose seals count too. If they can't be read, no seal is checked.
     Looked { findings, trust: trust.ok(), signer: user.signer().ok() }
 }
 
@@ -70,38 +70,36 @@ fn severity(error: &impl Classify) -> Severity {
 }
 
 fn unusable(error: &KeyError) -> Finding {
-    let why = "everything can be read and verified; nothing can be written without it";
+    let why = "without it everything can be read and verified, but nothing can be written";
     Finding { why: why.to_owned(), ..Finding::of_error(severity(error), KEY, error) }
 }
 
-/// What the user's own trust store says of the key that signs.
+/// The finding if the signing key is revoked or not trusted.
 fn standing(key: &Digest, trust: &Trust) -> Option<Finding> {
     let (code, what, help) = match trust.status(key) {
         Some(Status::Trusted) => return None,
-        Some(Status::Revoked) => ("own_key_revoked", "is revoked", "`selvedge keys rotate` makes another one"),
+        Some(Status::Revoked) => ("own_key_revoked", "is revoked", "`selvedge keys rotate` creates a new one"),
         None => ("own_key_untrusted", "is not among your trusted keys", "`selvedge init` adds it"),
     };
-    let what = format!("the key that you sign with, {}, {what}", key.short());
-    let why = "what it signs would not be believed, by you or by others";
+    let what = format!("your signing key {} {what}", key.short());
+    let why = "its signatures would not be accepted";
     Some(Finding::new(Severity::Warning, code, KEY, what, why).help(help))
 }
 
-/// Whether the key that signs is one that another has taken over from.
+/// The finding if the signing key is one that was rotated away.
 fn taken_over(key: &Digest, chain: &KeyChain) -> Option<Finding> {
     let step = chain.step_from(key)?;
-    let what = format!(
-        "the key that you sign with, {}, was taken over by {} and is in its place again",
-        key.short(),
-        step.to.short()
-    );
-    let why = "an old copy of the folder was put back, or a rotation was cut short; what the newer key signed can't be gone on with";
+    let what = format!("your signing key {} was already replaced by {}", key.short(), step.to.short());
+    let why = "an old copy of the folder was restored, or a rotation was interrupted; threads that the newer key signed can't be continued";
     let found = Finding::new(Severity::Warning, "own_key_retired", KEY, what, why);
-    Some(found.help(
-        "`selvedge keys rotate` finishes a rotation that was cut short; otherwise put the newer key back from a copy",
-    ))
+    Some(
+        found.help(
+            "`selvedge keys rotate` finishes an interrupted rotation; otherwise restore the newer key from a copy",
+        ),
+    )
 }
 
 fn of_failure(failure: Failure) -> Finding {
-    let finding = Finding::new(Severity::Warning, failure.code, KEY, failure.message, "keys were not looked at");
+    let finding = Finding::new(Severity::Warning, failure.code, KEY, failure.message, "keys were not checked");
     Finding { help: failure.hint, ..finding }
 }

@@ -1,4 +1,4 @@
-//! The native form: a tar archive with the exact log.
+//! The native format: a tar archive with the exact log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -49,15 +49,15 @@ pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
 fn family(args: &Args, thread: &ThreadId, store: &dyn Backend, context: &Context<'_>) -> Result<()> {
     let Some(folder) = args.file(context) else {
         return Err(
-            Failure::usage("several files are not written to stdout").hint("name a new folder with `-o FOLDER`")
+            Failure::usage("several files can't be written to stdout").hint("name a new folder with `-o FOLDER`")
         );
     };
     let of = store.get(thread)?.manifest;
-    let is_of_it = |one: &Manifest| match args.chain {
-        true => one.chain_root_id == of.chain_root_id,
-        false => one.family_root() == of.family_root(),
+    let is_of_it = |one: &Manifest| {
+        if args.chain { one.chain_root_id == of.chain_root_id } else { one.family_root() == of.family_root() }
     };
-    let (mut threads, mut cursor) = (Vec::new(), None);
+    let mut threads = Vec::new();
+    let mut cursor = None;
     loop {
         let page = store.list(&Filter::default(), cursor, PAGE)?;
         let found = page.items.into_iter().map(|one| one.manifest).filter(|one| is_of_it(one));
@@ -79,19 +79,19 @@ fn family(args: &Args, thread: &ThreadId, store: &dyn Backend, context: &Context
 
 fn to_stdout(thread: &ThreadId, store: &dyn Backend, output: &Output) -> Result<()> {
     if io::stdout().is_terminal() {
-        let failure = Failure::usage("an archive is not written to a terminal");
+        let failure = Failure::usage("an archive can't be written to a terminal");
         return Err(failure.hint(format!("write it with `selvedge export {thread} -o {}.tar`", thread.folder())));
     }
     store.export(thread, &mut BufWriter::with_capacity(1 << 16, Stdout(output)))?;
     Ok(())
 }
 
-/// Writes a new file, durable on return; one that could not be written whole is removed.
+/// Writes a new file, durable on return; a partial one is removed.
 fn to_file(path: &Path, thread: &ThreadId, store: &dyn Backend, output: &Output) -> Result<()> {
     let file = new_file(path)?;
     let written = write(&file, path, thread, store);
     if written.is_err() {
-        // What failed is said; a half file left behind is the lesser trouble.
+        // The first error is the one to report.
         let _ = fs::remove_file(path);
     }
     let (Exported { thread, head, blobs, signers }, bytes) = written?;
@@ -111,7 +111,9 @@ fn to_file(path: &Path, thread: &ThreadId, store: &dyn Backend, output: &Output)
     let held = [count(head.lines, "line"), count(blobs, "blob"), count(bytes, "byte")].join(", ");
     output.text(format_args!("{thread} at version {} is in {}: {held}", head.version, path.display()))?;
     let file = shell_word(&path.display().to_string());
-    output.tell(format_args!("Whoever trusts the key takes it in with `selvedge import {file}`; any tar unpacks it."));
+    output.tell(format_args!(
+        "To import it: `selvedge import {file}`, in a store that trusts the key. It is a plain tar archive."
+    ));
     Ok(())
 }
 
@@ -123,8 +125,8 @@ fn new_file(path: &Path) -> Result<File> {
 }
 
 fn exists(path: &Path) -> Failure {
-    let message = format!("there is already a file `{}`", path.display());
-    Failure::new(Exit::Conflict, "file_exists", message).hint("give another name; nothing is overwritten")
+    let message = format!("`{}` already exists", path.display());
+    Failure::new(Exit::Conflict, "file_exists", message).hint("choose another name; nothing is overwritten")
 }
 
 fn write(file: &File, path: &Path, thread: &ThreadId, store: &dyn Backend) -> Result<(Exported, u64)> {
@@ -141,7 +143,7 @@ fn write(file: &File, path: &Path, thread: &ThreadId, store: &dyn Backend) -> Re
     Ok((exported, metadata.len()))
 }
 
-/// Stdout through the one door.
+/// Stdout as a writer.
 struct Stdout<'a>(&'a Output);
 
 impl Write for Stdout<'_> {

@@ -1,4 +1,4 @@
-//! The older form, `manifest + events` in JSON lines.
+//! The nova format: a manifest and events in JSON lines.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -30,7 +30,7 @@ struct Record<'a> {
     left_out: u64,
 }
 
-/// Writes a thread in the older form, to a file or to stdout.
+/// Writes a thread in the nova format, to a file or to stdout.
 pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
@@ -40,12 +40,12 @@ pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
     };
     if written.imported > 0 && written.imported < written.events {
         let own = count(written.events - written.imported, "line");
-        let why = "they say so in `witnessedIn`; all lines stand in the order of the log, which need not be that of their times";
-        context.output.say(format!("{} imported, {own} witnessed here: {why}", count(written.imported, "line")));
+        let why = "marked in `witnessedIn`; lines are in the order of the log, which may differ from the order of their times";
+        context.output.say(format!("{} imported, {own} recorded here: {why}", count(written.imported, "line")));
     }
     if written.left_out > 0 {
         let pieces = count(written.left_out, "piece");
-        let why = "the form has no place for what tools answered, what the system said, thoughts and pictures";
+        let why = "the format has no tool results, system messages, thinking and images";
         context.output.say(format!("{pieces} of messages left out: {why}"));
     }
     Ok(())
@@ -53,26 +53,26 @@ pub(crate) fn export(args: &Args, context: &Context<'_>) -> Result<()> {
 
 fn to_stdout(thread: &ThreadId, store: &dyn Backend, output: &Output) -> Result<Exported> {
     if io::stdout().is_terminal() {
-        let failure = Failure::usage("a file is not written to a terminal");
+        let failure = Failure::usage("a file can't be written to a terminal");
         return Err(failure.hint(format!("write it with `selvedge export {thread} --format nova -o {thread}.jsonl`")));
     }
     let mut out = BufWriter::with_capacity(1 << 16, Stdout(output));
     nova::export(store, store.trust(), thread, &mut out).map_err(failure)
 }
 
-/// Writes a new file, durable on return; one that could not be written whole is removed.
+/// Writes a new file, durable on return; a partial one is removed.
 fn to_file(path: &Path, thread: &ThreadId, store: &dyn Backend, output: &Output) -> Result<Exported> {
     let file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
-                let message = format!("there is already a file `{}`", path.display());
-                Failure::new(Exit::Conflict, "file_exists", message).hint("give another name; nothing is overwritten")
+                let message = format!("`{}` already exists", path.display());
+                Failure::new(Exit::Conflict, "file_exists", message).hint("choose another name; nothing is overwritten")
             }
             _ => Failure::io("write", path, &error),
         })?;
     let written = write(&file, path, thread, store);
     if written.is_err() {
-        // What failed is said; a half file left behind is the lesser trouble.
+        // The first error is the one to report.
         let _ = fs::remove_file(path);
     }
     let (written, bytes) = written?;
@@ -89,7 +89,7 @@ fn to_file(path: &Path, thread: &ThreadId, store: &dyn Backend, output: &Output)
             left_out,
         })?;
     } else {
-        output.tell(format_args!("{}, {} behind the manifest", count(bytes, "byte"), count(events, "line")));
+        output.tell(format_args!("{}, {} after the manifest", count(bytes, "byte"), count(events, "line")));
     }
     Ok(written)
 }
@@ -109,7 +109,7 @@ fn failure(error: NovaError) -> Failure {
     }
 }
 
-/// Stdout through the one door.
+/// Stdout as a writer.
 struct Stdout<'a>(&'a Output);
 
 impl Write for Stdout<'_> {

@@ -1,4 +1,4 @@
-//! The native form: a tar archive with the exact log.
+//! The native format: a tar archive with the exact log.
 
 use std::io::BufReader;
 use std::path::Path;
@@ -8,7 +8,7 @@ use selvedge_log::recovery::Finding;
 use selvedge_log::scan::{Damage, Flaw};
 use selvedge_model::account::AccountId;
 use selvedge_model::{Digest, ThreadId};
-use selvedge_store::archive::{Accounts, ArchivedKeys, Arrival, Arrived, verify_archive};
+use selvedge_store::archive::{Accounts, ArchivedKeys, ImportOutcome, ImportReport, verify_archive};
 use selvedge_store::{Backend, Error};
 use selvedge_store_local::Access;
 use serde::Serialize;
@@ -43,10 +43,10 @@ struct Refused<'a> {
     error: Value,
 }
 
-/// Takes archives in, each by itself: one that is refused does not keep the others out.
+/// Imports archives, each independently: a refused one does not affect the others.
 pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(if args.dry_run { Access::ReadOnly } else { Access::ReadWrite })?;
-    // Without a key of one's own everything that arrives is for reading.
+    // Without a signing key every imported thread is read-only.
     let signer = User::find()?.signer().ok();
     let is_ours = |key: &Digest| signer.as_ref().is_some_and(|own| own.fingerprint() == *key || own.succeeds(key));
     let mut failures = Vec::new();
@@ -67,20 +67,20 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     if !args.dry_run {
         context.close(store);
     }
-    // Known once the last file is in: those of a family may come in any order.
+    // Known after the last file: those of a family may be imported in any order.
     for (account, _) in accounts.iter().filter(|(_, is_whole)| !**is_whole) {
-        let why = "postings of it stand in logs that are not here, and what is not known of it counts as spent";
+        let why = "logs of its family are not in this store";
         context.output.say(format!("the account of `{account}` is incomplete: {why}; import the rest of its family"));
     }
     conclude(failures, args.files.len())
 }
 
-fn one(path: &Path, dry_run: bool, store: &dyn Backend) -> Result<Arrived> {
+fn one(path: &Path, dry_run: bool, store: &dyn Backend) -> Result<ImportReport> {
     let mut archive = BufReader::with_capacity(1 << 16, input::open(path)?);
     store.import(&mut archive, !dry_run).map_err(|error| explain(path, error, store.trust()))
 }
 
-/// Says which keys would be needed, all of them, and where they may be found.
+/// The failure with all keys that are needed, and where to find them.
 fn explain(path: &Path, error: Error, trust: &Trust) -> Failure {
     let needed = match &error {
         Error::Log { finding: Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }), .. } => *key,
@@ -89,43 +89,55 @@ fn explain(path: &Path, error: Error, trust: &Trust) -> Failure {
     let (missing, all_vouched) = missing_keys(path, trust).unwrap_or_else(|| (vec![needed], false));
     let names = missing.iter().map(Digest::to_string).collect::<Vec<_>>();
     let files = names.iter().map(|name| format!("…/keys/{name}.pem")).collect::<Vec<_>>().join(" ");
-    let compare = match all_vouched {
-        true => "you trust a key that vouches for them".to_owned(),
-        false => format!("compare {} with their owner", names.join(", ")),
+    let compare = if all_vouched {
+        "you trust a key that vouches for them".to_owned()
+    } else {
+        format!("compare {} with their owner", names.join(", "))
     };
-    let (keys, file) = (count(missing.len() as u64, "key"), shell_word(&path.display().to_string()));
+    let keys = count(missing.len() as u64, "key");
+    let file = shell_word(&path.display().to_string());
     let hint = format!(
-        "{keys} would be needed: unpack the file (`tar xf {file}`), {compare}, then `selvedge keys trust {files} --owner NAME`; \
-         `selvedge verify {file} --key PUBLIC.pem` checks it without taking it in"
+        "{keys} must be trusted: unpack the file (`tar xf {file}`), {compare}, then `selvedge keys trust {files} --owner NAME`; \
+         `selvedge verify {file} --key PUBLIC.pem` verifies it without importing it"
     );
     Failure::from(error).hint(hint).detail("key", needed.to_string()).detail("keys", names)
 }
 
-/// What is wrong with an archive is said of the file: a thread of the same name in the store is another one, and not touched.
+/// The failure names the archive: a thread of the same id in the store is a different one, and not affected.
 fn of_archive(path: &Path, error: Error) -> Failure {
     let archive = format!("the archive `{}`", path.display());
     let file = shell_word(&path.display().to_string());
     let of_store = match &error {
         Error::Log { thread, .. } => format!("the log of `{thread}`"),
         Error::Integrity { .. } => "the archive".to_owned(),
+        // The id is in every signed line, so an import can't change it.
+        Error::Unusable { .. } => {
+            return Failure::from(error).hint(format!(
+                "a thread of this id can't be imported; `selvedge verify {file}` checks it without importing it"
+            ));
+        }
         _ => return error.into(),
     };
+    let is_not_understood = matches!(&error, Error::Log { finding: Finding::Unread(_), .. });
     let of_archive = match &error {
         Error::Log { .. } => format!("{of_store} in {archive}"),
         _ => archive,
     };
     let failure = Failure::from(error);
     let message = failure.message.replacen(&of_store, &of_archive, 1);
+    if is_not_understood {
+        return Failure { message, ..failure };
+    }
     Failure { message, ..failure }.hint(format!(
-        "nothing was taken in; `selvedge verify {file} --explain` shows what of it is still proven; ask for the file again"
+        "nothing was imported; `selvedge verify {file} --explain` shows which versions are still proven; get the file again"
     ))
 }
 
-/// The signers of an archive that are not trusted, all of them, and whether somebody who is trusted vouches for each.
+/// The untrusted signers of an archive, and whether a trusted key vouches for each.
 fn missing_keys(path: &Path, trust: &Trust) -> Option<(Vec<Digest>, bool)> {
     let mut archive = BufReader::new(input::open(path).ok()?);
     let archived = ArchivedKeys::read(&mut archive).ok()?;
-    // Its own keys say who signed, and no more than that.
+    // The keys in the archive only identify the signers.
     let (verdict, _) = verify_archive(&mut archive, &Trust::of(&archived.keys), &mut |_| {}).ok()?;
     let vouched = trust.vouched(&archived.vouchers, &archived.keys).ok()?;
     let signers = verdict.signers.into_iter().map(|(signer, _)| signer);
@@ -134,16 +146,16 @@ fn missing_keys(path: &Path, trust: &Trust) -> Option<(Vec<Digest>, bool)> {
     (!missing.is_empty()).then_some((missing, all_vouched))
 }
 
-fn word(arrival: Arrival) -> &'static str {
+fn word(arrival: ImportOutcome) -> &'static str {
     match arrival {
-        Arrival::Imported => "imported",
-        Arrival::WouldImport => "would_import",
-        Arrival::Unchanged => "unchanged",
+        ImportOutcome::Imported => "imported",
+        ImportOutcome::WouldImport => "would_import",
+        ImportOutcome::Unchanged => "unchanged",
     }
 }
 
-fn show(file: &Path, arrived: &Arrived, writable: bool, context: &Context<'_>) -> Result<()> {
-    let Arrived { thread, head, blobs, signers, arrival, accounts } = arrived;
+fn show(file: &Path, arrived: &ImportReport, writable: bool, context: &Context<'_>) -> Result<()> {
+    let ImportReport { thread, head, blobs, signers, arrival, accounts } = arrived;
     let incomplete = accounts.iter().filter(|(_, is_whole)| !**is_whole).map(|(account, _)| account);
     if context.output.is_json() {
         return context.output.record(&Imported {
@@ -158,20 +170,20 @@ fn show(file: &Path, arrived: &Arrived, writable: bool, context: &Context<'_>) -
             incomplete_accounts: incomplete.collect(),
         });
     }
-    let said = match arrival {
-        Arrival::Imported => format!("imported as thread `{thread}`"),
-        Arrival::WouldImport => format!("would be imported as thread `{thread}`"),
-        Arrival::Unchanged => format!("thread `{thread}` is here already, exactly so"),
+    let outcome = match arrival {
+        ImportOutcome::Imported => format!("imported as thread `{thread}`"),
+        ImportOutcome::WouldImport => format!("would be imported as thread `{thread}`"),
+        ImportOutcome::Unchanged => format!("already imported as thread `{thread}`"),
     };
     let name = clean(&file.display().to_string());
     let held = [count(head.lines, "line"), count(*blobs, "blob")].join(", ");
     let proven = format!("unchanged up to version {} since it was signed; {held}", head.version);
-    let mut lines = vec![format!("{}: {said}", paint(BOLD, name)), paint(DIM, proven)];
+    let mut lines = vec![format!("{}: {outcome}", paint(BOLD, name)), paint(DIM, proven)];
     if !writable {
-        lines.push(paint(DIM, format!("read-only: key {} signs it, not yours", head.signer.short())));
+        lines.push(paint(DIM, format!("read-only: signed by key {}, not yours", head.signer.short())));
     }
     context.output.text(lines.join("\n  "))?;
-    if *arrival == Arrival::WouldImport {
+    if *arrival == ImportOutcome::WouldImport {
         let file = shell_word(&file.display().to_string());
         context.output.tell(format_args!("Nothing was written. Next: `selvedge import {file}`"));
     }
@@ -198,6 +210,6 @@ fn conclude(failures: Vec<Failure>, files: usize) -> Result<()> {
     if !several {
         return Err(first);
     }
-    let message = format!("{refused} of {files} were refused; the first because {}", first.message);
+    let message = format!("{refused} of {files} refused; the first: {}", first.message);
     Err(Failure { message, ..first })
 }

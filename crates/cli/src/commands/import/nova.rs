@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use selvedge_legacy::nova::{Importer, NovaError, Outcome, Report, Source};
-use selvedge_legacy::nova_file::{Counts, What};
+use selvedge_legacy::nova_file::{Counts, RemarkKind};
 use selvedge_model::ThreadId;
 use selvedge_store_local::Access;
 use serde::Serialize;
@@ -17,7 +17,7 @@ use crate::output::{BAD, BOLD, DIM, WARN, paint};
 use crate::text::{clean, count, shell_word};
 
 const BUFFER_BYTES: usize = 64 * 1024;
-/// How many places are shown to people; programs see them all.
+/// How many remarks are shown as text; JSON has all.
 const PLACES: usize = 5;
 
 /// A file on the disk.
@@ -30,8 +30,8 @@ impl<'a> OnDisk<'a> {
     fn new(path: &'a Path) -> Result<Self> {
         let metadata = path.metadata().map_err(|error| Failure::io("read", path, &error))?;
         if !metadata.is_file() {
-            let failure = Failure::usage(format!("`{}` is no file", path.display()));
-            return Err(failure.hint("it is read more than once: write it to a file first"));
+            let failure = Failure::usage(format!("`{}` is not a file", path.display()));
+            return Err(failure.hint("it must be read more than once: write it to a file first"));
         }
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Ok(Self { path, name })
@@ -71,7 +71,7 @@ struct Refused<'a> {
     error: serde_json::Value,
 }
 
-/// Imports files of the older form, each by itself: one that is refused does not keep the others out.
+/// Imports nova files, each independently: a refused one does not affect the others.
 pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
     let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let store = context.open(access)?;
@@ -137,7 +137,7 @@ fn conclude(failures: Vec<Failure>, files: &[PathBuf]) -> Result<()> {
     if !several {
         return Err(first);
     }
-    let message = format!("{refused} of {} were refused; the first because {}", files.len(), first.message);
+    let message = format!("{refused} of {} refused; the first: {}", files.len(), first.message);
     Err(Failure { message, ..first })
 }
 
@@ -188,8 +188,8 @@ fn headline(report: &Report, dry_run: bool) -> String {
         (Outcome::Unchanged, _) => format!("already imported as thread `{thread}`; nothing to add"),
         (Outcome::New, false) => format!("imported as thread `{thread}`: {added}"),
         (Outcome::New, true) => format!("would be imported as thread `{thread}`: {added}"),
-        (Outcome::Resumed, false) => format!("went on importing thread `{thread}`: {added}"),
-        (Outcome::Resumed, true) => format!("would go on importing thread `{thread}`: {added}"),
+        (Outcome::Resumed, false) => format!("continued the import of thread `{thread}`: {added}"),
+        (Outcome::Resumed, true) => format!("would continue the import of thread `{thread}`: {added}"),
         (Outcome::Extended, false) => format!("added to thread `{thread}`: {added}"),
         (Outcome::Extended, true) => format!("would add to thread `{thread}`: {added}"),
     }
@@ -219,29 +219,32 @@ fn trouble(report: &Report) -> Option<String> {
     let skipped = skipped.into_iter().filter(|(number, _)| *number > 0);
     let mut parts: Vec<_> = skipped.map(|(number, what)| format!("{number} × {what}")).collect();
     let mended = [
-        (counts.repaired_glued + counts.repaired_nul, "line told apart"),
-        (counts.mended_text, "half a surrogate pair, now U+FFFD"),
-        (counts.mended_number, "number that can't be held, now the nearest that can"),
+        (counts.repaired_glued + counts.repaired_nul, "glued line split"),
+        (counts.mended_text, "unpaired surrogate replaced by U+FFFD"),
+        (counts.mended_number, "number out of range rounded"),
     ];
     let mended = mended.into_iter().filter(|(number, _)| *number > 0);
     parts.splice(0..0, mended.map(|(number, what)| format!("{number} × {what}")));
     let places =
         counts.remarks.iter().take(PLACES).map(|remark| format!("line {}: {}", remark.line, what(remark.what)));
     let places = places.collect::<Vec<_>>().join(", ");
-    (!parts.is_empty()).then(|| match places.is_empty() {
-        true => format!("{}; the original bytes are kept", parts.join(", ")),
-        false => format!("{} ({places}); the original bytes are kept", parts.join(", ")),
+    (!parts.is_empty()).then(|| {
+        if places.is_empty() {
+            format!("{}; the original bytes are kept", parts.join(", "))
+        } else {
+            format!("{} ({places}); the original bytes are kept", parts.join(", "))
+        }
     })
 }
 
-fn what(what: What) -> &'static str {
+fn what(what: RemarkKind) -> &'static str {
     match what {
-        What::Glued => "told apart",
-        What::Torn => "torn",
-        What::Nul => "zero bytes",
-        What::Invalid => "unreadable",
-        What::Long => "too long",
-        What::Surrogate => "half a surrogate pair",
-        What::Number => "a number that can't be held",
+        RemarkKind::Glued => "glued lines",
+        RemarkKind::Torn => "torn",
+        RemarkKind::Nul => "zero bytes",
+        RemarkKind::Invalid => "unreadable",
+        RemarkKind::Long => "too long",
+        RemarkKind::Surrogate => "unpaired surrogate",
+        RemarkKind::Number => "number out of range",
     }
 }

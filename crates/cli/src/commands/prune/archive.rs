@@ -1,4 +1,4 @@
-//! A copy of a thread before it is deleted: the same archive that `selvedge export` writes.
+//! The archive of a thread before it is deleted, as of `selvedge export`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -10,8 +10,8 @@ use selvedge_store::Backend;
 
 use crate::error::{Exit, Failure, Result};
 
-/// Writes a thread as an archive below `archive`; it is on the disk when this returns. One that was cut short is begun anew, and
-/// one that is there already, exactly so, is kept. Refused if the thread is not what was signed.
+/// Writes a thread as an archive in the folder `archive`; it is durable when this returns. A partial one is overwritten, and an
+/// identical one is kept. Refused if the thread is not what was signed.
 pub(super) fn keep(thread: &ThreadId, store: &dyn Backend, archive: &Path) -> Result<PathBuf> {
     let target = archive.join(format!("{}.tar", thread.folder()));
     let begun = archive.join(format!(".{}.tar.tmp", thread.folder()));
@@ -19,21 +19,22 @@ pub(super) fn keep(thread: &ThreadId, store: &dyn Backend, archive: &Path) -> Re
     fs::create_dir_all(archive).map_err(failed)?;
     let written = write(thread, store, &begun);
     if written.is_err() {
-        // What failed is said; a half file left behind is begun anew next time.
+        // The first error is the one to report.
         _ = fs::remove_file(&begun);
     }
     written?;
     if target.symlink_metadata().is_ok() {
         let is_same = same(&begun, &target);
         fs::remove_file(&begun).map_err(failed)?;
-        return match is_same.map_err(failed)? {
-            true => Ok(target),
-            false => Err(Failure::new(
+        return if is_same.map_err(failed)? {
+            Ok(target)
+        } else {
+            Err(Failure::new(
                 Exit::NotAllowed,
                 "archive_exists",
-                format!("`{}` is there already, with another content", target.display()),
+                format!("`{}` already exists, with other content", target.display()),
             )
-            .hint("name another folder with --archive")),
+            .hint("name another folder with --archive"))
         };
     }
     fs::rename(&begun, &target).map_err(failed)?;
@@ -55,7 +56,8 @@ fn write(thread: &ThreadId, store: &dyn Backend, path: &Path) -> Result<()> {
 
 /// Whether two files have the same bytes.
 fn same(one: &Path, other: &Path) -> io::Result<bool> {
-    let (one, other) = (File::open(one)?, File::open(other)?);
+    let one = File::open(one)?;
+    let other = File::open(other)?;
     if one.metadata()?.len() != other.metadata()?.len() {
         return Ok(false);
     }

@@ -1,4 +1,4 @@
-//! Snapshots of threads that nothing runs: those that the configuration does not keep go.
+//! Removes snapshots of idle threads that the configuration does not keep.
 
 use selvedge::snapshot::retain::tidy_idle;
 use selvedge_model::{Clock, ThreadId};
@@ -19,7 +19,7 @@ struct Tidied<'a> {
     removed: bool,
 }
 
-/// Removes the snapshots that are not kept any more of every idle thread, except those of threads that leave altogether.
+/// Removes the outdated snapshots of every idle thread, except of threads that are deleted.
 pub(super) fn prune(
     store: &dyn Backend,
     leaves: impl Fn(&ThreadId) -> bool,
@@ -27,7 +27,9 @@ pub(super) fn prune(
     context: &Context<'_>,
 ) -> Result<()> {
     let rules = configuration(context)?.state_persistence.retention;
-    let (mut snapshots, mut threads, mut cursor) = (0, 0, None);
+    let mut snapshots = 0;
+    let mut threads = 0;
+    let mut cursor = None;
     loop {
         let page = store.list(&Filter::default(), cursor, PAGE)?;
         for thread in page.items.iter().filter(|thread| thread.holder.is_none()) {
@@ -35,7 +37,7 @@ pub(super) fn prune(
             if leaves(id) {
                 continue;
             }
-            // One thread whose snapshots can't be looked at keeps nothing else from being tidied.
+            // Unreadable snapshots of one thread don't affect the others.
             let gone = match tidy_idle(store, &rules, id, SystemClock.now(), !dry_run) {
                 Ok(gone) if gone.is_empty() => continue,
                 Ok(gone) => gone,
@@ -58,8 +60,9 @@ pub(super) fn prune(
     }
     if snapshots > 0 {
         let word = if dry_run { "would be removed" } else { "removed" };
-        let (snapshots, threads) = (count(snapshots, "old snapshot"), count(threads, "idle thread"));
-        context.output.tell(format_args!("{snapshots} of {threads} {word}; the logs say the same without them"));
+        let snapshots = count(snapshots, "old snapshot");
+        let threads = count(threads, "idle thread");
+        context.output.tell(format_args!("{snapshots} of {threads} {word}; everything in them is in the logs"));
     }
     Ok(())
 }

@@ -1,32 +1,32 @@
-//! What the directive of today would give a thread that were ordered now, with the inputs and the agent that it had.
+//! What today's directive would give a new thread with the recorded inputs and agent.
 //!
-//! A thread keeps what it was born with, so none of this counts by itself: it is laid beside the record, or taken instead of it if
-//! that is asked for. A child has no more than its parent, today as then.
+//! A thread keeps what it was created with, so this is only compared with the record, or used instead of it with
+//! `--current-directive`. A child has no more than its parent, today as then.
 
 use selvedge::items::capability::{Capabilities, Capability};
 use selvedge::model::limits::Limits;
 use selvedge::model::{Event, Manifest};
 use selvedge::replay::Recording;
-use selvedge::workshop::{DEFAULT_AGENT, Order, OrderError, Wishes, Workshop};
+use selvedge::workshop::{DEFAULT_AGENT, Order, OrderError, OrderOptions, Workshop};
 use selvedge_store::Backend;
 
 use crate::error::{Failure, Result};
 
-/// The directive of a thread, ordered today; nothing if it has none.
+/// The job that the thread's directive makes today; `None` without a directive.
 pub(super) fn today(
     store: &dyn Backend,
     workshop: &Workshop,
     born: &Manifest,
 ) -> Option<std::result::Result<Order, OrderError>> {
-    let wishes = Wishes {
+    let options = OrderOptions {
         inputs: born.inputs.clone(),
         agent: Some(born.agent_id.clone()).filter(|agent| agent.as_str() != DEFAULT_AGENT),
-        // Which model it is says nothing of the words.
+        // The model does not affect the text.
         model: Some("scripted".to_owned()),
         task: born.task_id.clone(),
-        ..Wishes::default()
+        ..OrderOptions::default()
     };
-    let mut order = match workshop.order(born.directive.as_ref()?, wishes) {
+    let mut order = match workshop.order(born.directive.as_ref()?, options) {
         Ok(order) => order,
         Err(error) => return Some(Err(error)),
     };
@@ -36,7 +36,7 @@ pub(super) fn today(
     Some(Ok(order))
 }
 
-/// Gives a child no more than its parent has. How much it may spend was its call's to say, or a share of what was left then.
+/// Gives a child no more than its parent has. Its spend limit came from its call, or was a share of what was left then.
 fn narrow(order: &mut Order, parent: &Manifest, born: &Manifest) {
     let parse =
         |tokens: &[String]| Capabilities::new(tokens.iter().filter_map(|token| token.parse::<Capability>().ok()));
@@ -50,14 +50,14 @@ fn narrow(order: &mut Order, parent: &Manifest, born: &Manifest) {
     order.thread.limits = Some(Limits { spend, ..limits });
 }
 
-/// Lets the thread be born with what the directive of today would give it.
+/// Creates the thread with what today's directive would give it.
 pub(super) fn instead(
     today: Option<std::result::Result<Order, OrderError>>,
     born: &mut Manifest,
     recording: &mut Recording,
 ) -> Result<()> {
     let Some(order) = today else {
-        return Err(Failure::usage(format!("`{}` has no directive that could be ordered now", born.thread_id)));
+        return Err(Failure::usage(format!("`{}` has no directive", born.thread_id)));
     };
     let thread = order?.thread;
     if let Some(Event::ThreadCreated(created)) = recording.steps.first_mut().and_then(|step| step.events.first_mut()) {

@@ -1,9 +1,8 @@
-//! What a model would be told, and a new thread be given, otherwise today, as far as that can be known.
+//! What would differ today in the prompt and in what a new thread is given, as far as it can be known.
 //!
-//! A log holds no prompts. Three things can be laid side by side honestly: the first message, because the thread says with which
-//! inputs its directive was filled in; the tools, because what was offered at the first run stands, signed, in `capabilities.md`; and
-//! what was granted at its birth, because today's directive grants something too: capabilities, acknowledged risks, ceilings. Who the
-//! agent is said to be was not recorded.
+//! Prompts are not recorded. Three things can be compared: the first message, because the inputs of the directive are recorded; the
+//! tools, because their definitions at the first run are in the signed `capabilities.md`; and what the directive granted at creation:
+//! capabilities, acknowledged risks, limits. The identity of the agent was not recorded.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use selvedge_store::Backend;
 use selvedge_store::verify::Document;
 use serde_json::{Value, json};
 
-use super::Told;
+use super::Changed;
 
 pub(super) fn differences(
     store: &dyn Backend,
@@ -25,21 +24,22 @@ pub(super) fn differences(
     work: &Assignment,
     redactor: &Redactor,
     recording: &Recording,
-) -> Vec<Told> {
-    let mut told = Vec::new();
+) -> Vec<Changed> {
+    let mut changes = Vec::new();
     match today {
         Some(Ok(order)) => {
             let recorded = first_message(recording).unwrap_or_default();
             let now = redactor.text(&order.task).unwrap_or_else(|| order.task.clone());
-            // A successor begins with what was handed over to it.
+            // A successor begins with the carried-over messages.
             if recorded != now && born.continuation_of.is_none() {
-                told.push(Told { what: "first message".to_owned(), recorded: json!(recorded), now: json!(now) });
+                changes.push(Changed { what: "first message".to_owned(), recorded: json!(recorded), now: json!(now) });
             }
-            told.extend(granted(born, order));
+            changes.extend(granted(born, order));
         }
         Some(Err(error)) => {
-            let (recorded, now) = (json!(born.directive), json!({"error": error.to_string()}));
-            told.push(Told { what: "directive".to_owned(), recorded, now });
+            let recorded = json!(born.directive);
+            let now = json!({"error": error.to_string()});
+            changes.push(Changed { what: "directive".to_owned(), recorded, now });
         }
         None => {}
     }
@@ -48,26 +48,26 @@ pub(super) fn differences(
     if verify_text(kind, born.thread_id.as_str(), Comment::Html, &page, store.trust()).is_ok() {
         let recorded = tools(&String::from_utf8_lossy(&page));
         let now = tools(&capabilities::page(born, work, redactor));
-        told.extend(changed_tools(recorded, now));
+        changes.extend(changed_tools(recorded, now));
     }
-    told
+    changes
 }
 
-/// What the directive of today would give otherwise than the record has it.
-fn granted(born: &Manifest, order: &Order) -> Vec<Told> {
+/// What today's directive would grant differently.
+fn granted(born: &Manifest, order: &Order) -> Vec<Changed> {
     let mut pairs = vec![
         ("capabilities", json!(born.capabilities), json!(order.thread.capabilities)),
         ("acknowledged", json!(born.acknowledged), json!(order.thread.acknowledged)),
     ];
-    // A successor has what was raised meanwhile, and a child what its call asked for.
+    // A successor has raised limits, and a child those of its call.
     if born.continuation_of.is_none() && born.parent_id.is_none() {
         pairs.push(("limits", json!(born.limits), json!(order.thread.limits)));
     }
-    let told = |(what, recorded, now): (&str, Value, Value)| Told { what: what.to_owned(), recorded, now };
-    pairs.into_iter().filter(|(_, recorded, now)| recorded != now).map(told).collect()
+    let changes = |(what, recorded, now): (&str, Value, Value)| Changed { what: what.to_owned(), recorded, now };
+    pairs.into_iter().filter(|(_, recorded, now)| recorded != now).map(changes).collect()
 }
 
-/// The first message of a thread: it was born with it, or its first run took it from the inbox.
+/// The first message of a thread: from its creation, or from the inbox of its first run.
 fn first_message(recording: &Recording) -> Option<String> {
     recording.steps.iter().flat_map(|step| &step.events).find_map(|event| match event {
         Event::Message(message) => Some(message.plain_text()),
@@ -82,18 +82,18 @@ fn tools(page: &str) -> BTreeMap<String, Value> {
     tools.into_iter().filter_map(|tool| Some((tool["name"].as_str()?.to_owned(), tool))).collect()
 }
 
-fn changed_tools(recorded: BTreeMap<String, Value>, mut now: BTreeMap<String, Value>) -> Vec<Told> {
-    let mut told = Vec::new();
+fn changed_tools(recorded: BTreeMap<String, Value>, mut now: BTreeMap<String, Value>) -> Vec<Changed> {
+    let mut changes = Vec::new();
     for (name, was) in recorded {
         let is = now.remove(&name).unwrap_or_default();
         if was != is {
-            told.push(Told { what: format!("tool `{name}`"), recorded: was, now: is });
+            changes.push(Changed { what: format!("tool `{name}`"), recorded: was, now: is });
         }
     }
-    told.extend(now.into_iter().map(|(name, is)| Told {
+    changes.extend(now.into_iter().map(|(name, is)| Changed {
         what: format!("tool `{name}`"),
         recorded: Value::Null,
         now: is,
     }));
-    told
+    changes
 }

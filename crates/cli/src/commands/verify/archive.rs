@@ -1,4 +1,4 @@
-//! The verdict on an archive: of a thread that is in no store here, with the keys that the user trusts or the one that is named.
+//! The verdict on an archive, with the keys that the user trusts or that of `--key`.
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::input;
 use crate::output::{BAD, BOLD, paint};
 use crate::text::clean;
 
-/// An archive that could not even be read.
+/// An archive that could not be read.
 #[derive(Serialize)]
 struct Unreadable<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
@@ -29,23 +29,27 @@ struct Unreadable<'a> {
     message: &'a str,
 }
 
-/// Which of these words name archives, if any does. With a key of its own all do: what is in a store is checked with the keys that are
-/// trusted there.
+/// The arguments that are archives, if any. With `--key` all are: threads in a store are verified with the trusted keys.
 pub(super) fn named(args: &Args, context: &Context<'_>) -> Result<Option<Vec<PathBuf>>> {
     let paths: Vec<PathBuf> = args.threads.iter().map(|word| context.folder.join(word)).collect();
+    // A pipe or a device is never a thread, and opening one would wait.
+    let is_special = |path: &&PathBuf| path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    if let Some(path) = paths.iter().find(is_special) {
+        return Err(input::not_regular(path));
+    }
     let is_archive = |path: &&PathBuf| path.extension().is_some_and(|end| end == "tar") && path.is_file();
     let archives = if args.key.is_some() { paths.len() } else { paths.iter().filter(is_archive).count() };
     match archives {
         0 => Ok(None),
         all if all == paths.len() => Ok(Some(paths)),
-        _ => Err(Failure::usage("archives and threads are verified one after the other")),
+        _ => Err(Failure::usage("archives and threads can't be verified by one command")),
     }
 }
 
-/// Checks archives. Nothing is written, and no store is needed.
+/// Verifies archives, without a store. Writes nothing.
 pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> Result<()> {
     let (trust, names) = match &args.key {
-        // Whoever names the key knows whose it is.
+        // The user who names the key knows its owner.
         Some(file) => {
             let key = document::read_key(&context.folder.join(file))?;
             document::tell_if_revoked(&key, context);
@@ -55,7 +59,8 @@ pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> R
         }
         None => (document::trust_of_user(context)?, None),
     };
-    let (mut checked, mut failures) = (Vec::new(), Vec::new());
+    let mut checked = Vec::new();
+    let mut failures = Vec::new();
     for path in archives {
         match check(path, args.explain, &trust, names.as_ref()) {
             Ok(one) => {
@@ -82,9 +87,11 @@ fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Re
     let file = input::open(path).map_err(|failure| match failure.code {
         "usage" => failure,
         _ => failure
-            .hint("`--key` checks archives and documents; threads of a store are checked with the keys you trust"),
+            .hint("`--key` is for archives and documents; threads of a store are verified with the keys you trust"),
     })?;
-    let (mut statements, mut origin, mut is_first) = (Vec::new(), None, true);
+    let mut statements = Vec::new();
+    let mut origin = None;
+    let mut is_first = true;
     let mut each = |entry: &Entry| {
         if std::mem::take(&mut is_first) {
             origin = origin_in(&entry.lines);
@@ -94,7 +101,8 @@ fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Re
         }
     };
     let (verdict, believed) = verify_archive(&mut BufReader::with_capacity(1 << 16, file), trust, &mut each)?;
-    let (thread, names) = (verdict.thread.clone(), names.unwrap_or(&believed));
+    let thread = verdict.thread.clone();
+    let names = names.unwrap_or(&believed);
     let statements = explain.then_some(statements);
     Ok(Checked::new(thread, path.to_owned(), Ok(verdict), statements, names).imported(origin))
 }

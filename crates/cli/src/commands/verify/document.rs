@@ -1,4 +1,4 @@
-//! One signed document's verdict: who signed it, as what, and what that covers.
+//! The verdict on one signed document: its signer, kind and id, and what the signature covers.
 
 use std::path::Path;
 
@@ -17,11 +17,11 @@ use crate::output::{BOLD, GOOD, paint};
 use crate::text::{clean, key, local, owner};
 
 const PROVES: &str = "its content, kind, id and time are as they were when that key signed them";
-const NOT_TRUE: &str = "that what stands there is true";
-const NOT_SAFE: &str = "that whoever holds the key has not signed another one";
+const NOT_TRUE: &str = "that the content is true";
+const NOT_SAFE: &str = "that the owner of the key has not signed another one";
 const NOT_SPELLING: &str = "white space, the order of members and how a number is spelt";
 
-/// What is asked about a document.
+/// The document to verify, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
     pub(super) file: &'a Path,
@@ -39,15 +39,15 @@ struct Record<'a> {
     kind: Option<&'a str>,
     id: Option<&'a str>,
     signer: Digest,
-    /// What the older form calls the key.
+    /// Rye's name of the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_id: Option<String>,
     owner: Option<&'a str>,
     signed_at: String,
-    /// The same as people are shown it.
+    /// The same for people.
     #[serde(skip)]
     shown_at: String,
-    /// Whether the time is part of what was signed.
+    /// Whether the signature covers the time.
     time_covered: bool,
     proves: String,
     does_not_prove: Vec<&'a str>,
@@ -74,13 +74,13 @@ pub(super) fn run(asked: Asked<'_>, context: &Context<'_>) -> Result<()> {
     }
     let as_what = match (record.kind, record.id) {
         (Some(kind), Some(id)) => format!(", as {kind} `{}`", clean(id)),
-        _ => " in the older Rye form".to_owned(),
+        _ => " in Rye's format".to_owned(),
     };
     let signer = if asked.key.is_some() { record.signer.short() } else { key(&record.signer, &trust) };
     let key_id = record.key_id.as_ref().map_or(String::new(), |id| format!(", Rye key id {id},"));
     let headline = format!("unchanged since it was signed by key {signer}{key_id}{as_what}");
     context.output.text(format_args!("{}: {}", paint(BOLD, asked.file.display()), paint(GOOD, headline)))?;
-    let claimed = if record.time_covered { "" } else { " (claimed; anybody can have changed it)" };
+    let claimed = if record.time_covered { "" } else { " (claimed; the signature does not cover it)" };
     context.output.text(format_args!("  signed at {}{claimed}", record.shown_at))?;
     context.output.text(format_args!("\nProven      {}", record.proves))?;
     for (index, what) in record.does_not_prove.iter().enumerate() {
@@ -90,7 +90,7 @@ pub(super) fn run(asked: Asked<'_>, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whom the user trusts. Nothing inside a project is asked.
+/// The keys that the user trusts. Nothing inside a project counts.
 pub(super) fn trust_of_user(context: &Context<'_>) -> Result<Trust> {
     let user = User::find()?;
     if let Some(project) = context.find_project() {
@@ -99,16 +99,16 @@ pub(super) fn trust_of_user(context: &Context<'_>) -> Result<Trust> {
     user.trust()
 }
 
-/// Says that a key which is believed because it was named was revoked by the same user.
+/// Warns if the key of `--key` is one that the user revoked.
 pub(super) fn tell_if_revoked(key: &PublicKey, context: &Context<'_>) {
     let fingerprint = key.fingerprint();
     if trust_of_user(context).is_ok_and(|trust| trust.status(&fingerprint) == Some(Status::Revoked)) {
         let short = fingerprint.short();
-        context.output.say(format!("you revoked key {short}; it is believed here only because --key names it"));
+        context.output.say(format!("you revoked key {short}; it is trusted here only because --key names it"));
     }
 }
 
-/// A document that is signed by another key than the one that was named; it may be one that the user trusts.
+/// The failure if the document is signed by another key than that of `--key`; it may be one that the user trusts.
 fn of_another_key(failure: Failure, context: &Context<'_>) -> Failure {
     let trusted = trust_of_user(context).unwrap_or_default();
     let named = |fingerprint: &&Digest| failure.message.contains(&fingerprint.to_string());
@@ -117,20 +117,19 @@ fn of_another_key(failure: Failure, context: &Context<'_>) -> Failure {
         Some(signer) if trusted.key(&signer).is_some() => {
             let signer = key(&signer, &trusted);
             failure.hint(format!(
-                "it is signed by key {signer}, which you trust, and not by the one given: leave --key out"
+                "it is signed by key {signer}, which you trust, and not by that of --key: leave --key out"
             ))
         }
-        _ => failure
-            .hint("it is signed by another key than the one given: name that one with --key if you know whose it is"),
+        _ => failure.hint("it is signed by another key than that of --key: use that one if you know whose it is"),
     }
 }
 
-/// Reads a public key that was named by hand.
+/// Reads a public key from a file.
 pub(crate) fn read_key(path: &Path) -> Result<PublicKey> {
     let pem = crate::input::read_text(path)?;
     PublicKey::from_pem(&pem).map_err(|error| {
         let failure = Failure::of(&error).hint("a public key begins with `-----BEGIN PUBLIC KEY-----`");
-        Failure { message: format!("`{}` is no public key: {error}", path.display()), ..failure }
+        Failure { message: format!("`{}` is not a public key: {error}", path.display()), ..failure }
     })
 }
 
@@ -185,14 +184,15 @@ fn older<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
 }
 
 fn refused(document: &Document, error: &DocumentError) -> Failure {
-    let (kind, id) = (document.kind.as_str(), &document.id);
+    let kind = document.kind.as_str();
+    let id = &document.id;
     let failure = named(document, Failure::of(error)).detail("kind", kind).detail("id", id.as_str());
     match error {
         DocumentError::WrongKind { found, .. } => {
-            failure.hint(format!("if it should be of kind `{found}`, say so with `--kind {found}`"))
+            failure.hint(format!("if it should be of kind `{found}`, use `--kind {found}`"))
         }
         DocumentError::BadSignature => failure.hint(format!(
-            "it was asked as {kind} `{id}`; if it was signed for another place, name that with `--kind` and `--id`"
+            "it was verified as {kind} `{id}`; if it was signed as another kind or id, name them with `--kind` and `--id`"
         )),
         DocumentError::Unsigned => failure.hint("`selvedge sign FILE` signs a file of yours"),
         _ => failure,

@@ -1,7 +1,7 @@
-//! What the logs of one batch remember of each other.
+//! Compares threads that were committed together.
 //!
-//! A checkpoint names the versions to which the other threads of its batch came. If such a thread now ends earlier, it was
-//! cut, however well signed what is left of it may be.
+//! A checkpoint names the versions of the other threads of its batch. If such a thread now ends earlier, it was cut, even if the
+//! rest of it is correctly signed.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use selvedge_model::ThreadId;
 use super::verdict::Checked;
 use crate::error::Result;
 
-/// The furthest that any checked log remembers of another thread, and which log that is.
-fn remembered(checked: &[Checked]) -> BTreeMap<ThreadId, (u64, ThreadId)> {
+/// The latest version of another thread that any verified log names, and which log that is.
+fn known_versions(checked: &[Checked]) -> BTreeMap<ThreadId, (u64, ThreadId)> {
     let mut most: BTreeMap<ThreadId, (u64, ThreadId)> = BTreeMap::new();
     for one in checked {
         for (mate, version) in one.mates() {
@@ -24,20 +24,20 @@ fn remembered(checked: &[Checked]) -> BTreeMap<ThreadId, (u64, ThreadId)> {
     most
 }
 
-/// Holds every verdict against what the other logs remember. A thread that is not among them gets a verdict as well, if
-/// `is_gone` says that it should be there at that version, by the log that remembers it, and is not.
+/// Compares every verdict with the other logs. A thread that is not among them gets a verdict as well, if `is_gone` says that it
+/// should exist at that version and does not.
 pub(super) fn compare(
     checked: &mut Vec<Checked>,
     has_come_to: impl Fn(&ThreadId, u64) -> bool,
     is_gone: impl Fn(&ThreadId, u64, &ThreadId) -> Result<bool>,
 ) -> Result<()> {
-    for (mate, (version, by)) in remembered(checked) {
-        // In a store that is being written to, a mate may have been judged before the batch that the other log tells of.
+    for (mate, (version, by)) in known_versions(checked) {
+        // While the store is written to, a thread may have been verified before a batch that another log names.
         if has_come_to(&mate, version) {
             continue;
         }
         match checked.iter_mut().find(|one| *one.thread() == mate) {
-            Some(one) => one.is_remembered_by(version, &by),
+            Some(one) => one.is_named_by(version, &by),
             None if is_gone(&mate, version, &by)? => checked.push(Checked::gone(mate, version, &by)),
             None => {}
         }
@@ -59,7 +59,7 @@ mod tests {
         ThreadId::new(name).unwrap()
     }
 
-    /// A sound log that ends at `version` and remembers `mates`.
+    /// A sound log that ends at `version` and names `mates`.
     fn sound(name: &str, version: u64, mates: &[(&str, u64)]) -> Checked {
         let verdict = Verdict {
             thread: id(name),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mate_that_ends_before_what_another_log_remembers_is_truncated() {
+    fn a_thread_that_ends_before_the_version_that_another_log_names_is_truncated() {
         let mut checked =
             vec![sound("ann", 5, &[("bob", 3)]), sound("bob", 2, &[("ann", 5)]), sound("eve", 0, &[("bob", 1)])];
         compare(&mut checked, |_, _| false, |_, _, _| Ok(false)).unwrap();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mate_that_is_gone_gets_a_verdict_and_one_that_was_deleted_does_not() {
+    fn a_missing_thread_gets_a_verdict_and_a_deleted_one_does_not() {
         let mut checked = vec![sound("ann", 5, &[("bob", 3), ("eve", 1)])];
         compare(&mut checked, |_, _| false, |thread, _, _| Ok(thread.as_str() == "bob")).unwrap();
         assert_eq!(checked.len(), 2);

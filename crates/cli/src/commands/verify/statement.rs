@@ -1,4 +1,4 @@
-//! What was signed: every checkpoint is a statement about all bytes before it.
+//! Signed checkpoints: each is a statement about all bytes before it.
 
 use selvedge_log::scan::Entry;
 use selvedge_model::event::Checkpoint;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::output::table;
 use crate::text::{clean, local};
 
-/// One signed statement: what a checkpoint says.
+/// The statement of one checkpoint.
 #[derive(Debug, Serialize)]
 pub(super) struct Statement {
     version: u64,
@@ -35,20 +35,21 @@ struct Mate {
 
 impl Statement {
     pub(super) fn of(entry: &Entry) -> Option<Self> {
-        let (line, said): (_, &Checkpoint) = (entry.lines.last()?, entry.checkpoint()?);
+        let line = entry.lines.last()?;
+        let checkpoint: &Checkpoint = entry.checkpoint()?;
         Some(Self {
-            version: said.version,
-            reason: said.reason.as_str(),
-            key: said.key.clone(),
-            run_id: said.run_id.clone(),
-            turn: said.turn,
+            version: checkpoint.version,
+            reason: checkpoint.reason.as_str(),
+            key: checkpoint.key.clone(),
+            run_id: checkpoint.run_id.clone(),
+            turn: checkpoint.turn,
             timestamp: line.timestamp,
-            signer: said.signer,
-            byte_offset: said.byte_offset,
-            hash: said.hash,
-            with: said.with.iter().cloned().map(|(thread_id, version)| Mate { thread_id, version }).collect(),
-            epoch: said.epoch,
-            settled: said.settled,
+            signer: checkpoint.signer,
+            byte_offset: checkpoint.byte_offset,
+            hash: checkpoint.hash,
+            with: checkpoint.with.iter().cloned().map(|(thread_id, version)| Mate { thread_id, version }).collect(),
+            epoch: checkpoint.epoch,
+            settled: checkpoint.settled,
             seq: line.seq,
         })
     }
@@ -68,9 +69,9 @@ impl Statement {
     }
 }
 
-/// The statements as rows, set in under their thread.
+/// The statements as an indented table.
 pub(super) fn table_of(statements: &[Statement]) -> String {
-    let header = ["VERSION", "REASON", "RUN", "TIME (CLAIMED)", "SIGNER", "BYTES", "SHA-256 OF THEM", "WITH"];
+    let header = ["VERSION", "REASON", "RUN", "TIME (CLAIMED)", "SIGNER", "BYTES", "SHA-256", "WITH"];
     let table = table(&header, &[0, 5], statements.iter().map(Statement::row));
     table.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }

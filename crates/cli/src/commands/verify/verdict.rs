@@ -1,4 +1,4 @@
-//! One thread's verdict, in words and as JSON. There is no bare green tick: a verdict names a version and a key.
+//! The verdict on one thread, as text and JSON. A verdict always names a version and a key.
 
 use std::path::{Path, PathBuf};
 
@@ -20,11 +20,11 @@ use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
 use crate::text::{clean, count, grouped, local, owner, shell_word};
 
 const PROVES: &str = "every byte up to that version is as it was when that key signed it";
-const NOT_TRUE: &str = "that what stands there is true or complete";
-const NOT_SAFE: &str = "that whoever holds the key has not signed another history";
-const NOT_LAST: &str = "that the version is the last one, except as far as somebody is named who remembers it";
+const NOT_TRUE: &str = "that the content is true or complete";
+const NOT_SAFE: &str = "that the owner of the key has not signed another history";
+const NOT_LAST: &str = "that the version is the last one, beyond the versions known from other sources";
 
-/// What was found out about one thread.
+/// The verdict on one thread.
 #[derive(Debug)]
 pub(super) struct Checked {
     thread: ThreadId,
@@ -32,15 +32,15 @@ pub(super) struct Checked {
     found: Found,
     statements: Option<Vec<Statement>>,
     imported: Option<Origin>,
-    /// Whether the file is an archive, and no store has the thread.
+    /// Whether the file is an archive.
     is_archive: bool,
-    /// The key that it was checked with, if one was named.
+    /// The key of `--key`, if given.
     key: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 enum Found {
-    /// The log was read and judged.
+    /// The log was read and verified.
     Judged(Box<Judged>),
     /// It could not be read.
     Failed(Failure),
@@ -49,16 +49,16 @@ enum Found {
 #[derive(Debug)]
 struct Judged {
     verdict: Verdict,
-    /// Fingerprint, whose key it is, and how many checkpoints it signed.
+    /// Fingerprint, owner, and number of signed checkpoints.
     signers: Vec<Signed>,
-    /// Who remembers how far the log had come.
-    remembered: Vec<Remembered>,
-    /// The threads that its log names and that did not come along when it was imported.
-    not_here: Vec<(ThreadId, u64)>,
+    /// Other sources that name a version of the log.
+    known_versions: Vec<KnownVersion>,
+    /// The threads that its log names and that were not imported with it.
+    missing: Vec<(ThreadId, u64)>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Remembered {
+struct KnownVersion {
     by: String,
     version: u64,
 }
@@ -86,13 +86,13 @@ struct Record<'a> {
     bad_blobs: &'a [BadBlob],
     unnamed_blobs: &'a [Digest],
     trailing_bytes: u64,
-    not_here: Vec<NotHere<'a>>,
-    healed_bytes: u64,
+    missing: Vec<MissingThread<'a>>,
+    pending_bytes: u64,
     foreign_bytes: u64,
     damage: Option<Place<'a>>,
-    /// The key that signed and is not believed; that is no damage.
+    /// The signing key, if it is not trusted; that is not damage.
     untrusted_key: Option<Digest>,
-    remembered_by: &'a [Remembered],
+    named_by: &'a [KnownVersion],
     proves: Option<&'a str>,
     does_not_prove: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,9 +103,9 @@ struct Record<'a> {
     statements: Option<&'a [Statement]>,
 }
 
-/// Another thread of a batch, which did not come along when this one was imported.
+/// Another thread of a batch, which was not imported with this one.
 #[derive(Serialize)]
-struct NotHere<'a> {
+struct MissingThread<'a> {
     thread_id: &'a ThreadId,
     version: u64,
 }
@@ -114,7 +114,7 @@ struct NotHere<'a> {
 struct Place<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
-    /// The file in the archive that line and byte are counted in.
+    /// The file in the archive that line and byte refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
     inside: Option<&'a str>,
     line: u64,
@@ -140,16 +140,16 @@ impl Checked {
                     checkpoints: *checkpoints,
                 };
                 let signers = verdict.signers.iter().map(signed).collect();
-                let remembered = verdict.remembered.iter().cloned();
-                let remembered = remembered.map(|(by, version)| Remembered { by, version }).collect();
-                Found::Judged(Box::new(Judged { signers, remembered, not_here: Vec::new(), verdict }))
+                let known_versions = verdict.remembered.iter().cloned();
+                let known_versions = known_versions.map(|(by, version)| KnownVersion { by, version }).collect();
+                Found::Judged(Box::new(Judged { signers, known_versions, missing: Vec::new(), verdict }))
             }
             Err(error) => Found::Failed(error.into()),
         };
         Self { thread, file, found, statements, imported: None, is_archive: false, key: None }
     }
 
-    /// The same, knowing that the file is an archive, and which key was named to check it with.
+    /// The same for an archive, with the key of `--key`.
     #[must_use]
     pub(super) fn in_archive(mut self, key: Option<&Path>) -> Self {
         self.is_archive = true;
@@ -157,18 +157,19 @@ impl Checked {
         self
     }
 
-    /// The same, knowing where the thread was imported from.
+    /// The same with the origin of an imported thread.
     #[must_use]
     pub(super) fn imported(mut self, origin: Option<Origin>) -> Self {
         self.imported = origin;
         self
     }
 
-    /// A thread of which nothing is left but what another log remembers.
+    /// A missing thread that another log names.
     pub(super) fn gone(thread: ThreadId, version: u64, by: &ThreadId) -> Self {
         let finding = Finding::Truncated { have: None, version, by: log_of(by) };
         let failure = Error::Log { thread: thread.clone(), finding }.into();
-        let (file, found) = (PathBuf::new(), Found::Failed(failure));
+        let file = PathBuf::new();
+        let found = Found::Failed(failure);
         Self { thread, file, found, statements: None, imported: None, is_archive: false, key: None }
     }
 
@@ -176,7 +177,7 @@ impl Checked {
         &self.thread
     }
 
-    /// The other threads of its batches, and how far they had come.
+    /// The other threads of its batches, and their versions.
     pub(super) fn mates(&self) -> &[(ThreadId, u64)] {
         match &self.found {
             Found::Judged(judged) => &judged.verdict.mates,
@@ -184,17 +185,17 @@ impl Checked {
         }
     }
 
-    /// Takes in which of the threads that its log names are not here.
-    pub(super) fn set_not_here(&mut self, absent: Vec<(ThreadId, u64)>) {
+    /// Sets which of the threads that its log names are missing.
+    pub(super) fn set_missing(&mut self, absent: Vec<(ThreadId, u64)>) {
         if let Found::Judged(judged) = &mut self.found {
-            judged.not_here = absent;
+            judged.missing = absent;
         }
     }
 
-    /// Takes in that the log `by` remembers this thread at `version`.
-    pub(super) fn is_remembered_by(&mut self, version: u64, by: &ThreadId) {
+    /// Adds that the log `by` names this thread at `version`.
+    pub(super) fn is_named_by(&mut self, version: u64, by: &ThreadId) {
         let Found::Judged(judged) = &mut self.found else { return };
-        judged.remembered.push(Remembered { by: log_of(by), version });
+        judged.known_versions.push(KnownVersion { by: log_of(by), version });
         let have = judged.verdict.judgement.unchanged_up_to;
         let sound = matches!(
             judged.verdict.judgement.finding,
@@ -209,7 +210,7 @@ impl Checked {
         matches!(&self.found, Found::Judged(judged) if judged.verdict.judgement.finding == Finding::Sound)
     }
 
-    /// Whether any version of it is as it was signed.
+    /// Whether any version of it is proven.
     fn proves_something(&self) -> bool {
         matches!(&self.found, Found::Judged(judged) if judged.verdict.judgement.unchanged_up_to.is_some())
     }
@@ -227,31 +228,32 @@ impl Checked {
         }
     }
 
-    /// What lines and bytes are counted in.
+    /// The file that lines and bytes refer to.
     fn place(&self) -> String {
-        match self.is_archive {
-            true => format!("transcript.jsonl in {}", self.file.display()),
-            false => self.file.display().to_string(),
+        if self.is_archive {
+            format!("transcript.jsonl in {}", self.file.display())
+        } else {
+            self.file.display().to_string()
         }
     }
 
-    /// What helps somebody who has a file and no store.
+    /// The hint for an archive without a store.
     fn with_hint_for_archive(&self, failure: Failure, judged: &Judged) -> Failure {
         let file = shell_word(&self.file.display().to_string());
         let named = self
             .key
             .as_ref()
             .map_or_else(String::new, |key| format!(" --key {}", shell_word(&key.display().to_string())));
-        // What was revoked on purpose is not advised to be believed.
-        if failure.code == "revoked_key" {
+        // No hint to trust a key that was revoked on purpose, nor to replace a file that is only not understood.
+        if matches!(failure.code, "revoked_key" | "unknown_payload") {
             return failure;
         }
         failure.hint(match judged.untrusted() {
             Some(key) => format!(
-                "check it with a key of its signer's chain, got by another way than the file: `selvedge verify {file} --key \
+                "verify it with a key of its signer's chain that you got over another channel than the file: `selvedge verify {file} --key \
                  PUBLIC.pem`; key {key} would do"
             ),
-            None => format!("`selvedge verify {file}{named} --explain` shows what is still proven; ask for the file again"),
+            None => format!("`selvedge verify {file}{named} --explain` shows what is still proven; get the file again"),
         })
     }
 
@@ -298,12 +300,12 @@ impl Checked {
             bad_blobs: &verdict.bad_blobs,
             unnamed_blobs: &verdict.unnamed_blobs,
             trailing_bytes: verdict.trailing_bytes,
-            not_here: judged
-                .not_here
+            missing: judged
+                .missing
                 .iter()
-                .map(|(thread_id, version)| NotHere { thread_id, version: *version })
+                .map(|(thread_id, version)| MissingThread { thread_id, version: *version })
                 .collect(),
-            healed_bytes: verdict.healed_bytes,
+            pending_bytes: verdict.healed_bytes,
             foreign_bytes: judged.foreign_bytes(),
             damage: judged.damage().map(|damage| Place {
                 file: &self.file,
@@ -315,7 +317,7 @@ impl Checked {
                 why: damage.what(),
             }),
             untrusted_key: judged.untrusted(),
-            remembered_by: &judged.remembered,
+            named_by: &judged.known_versions,
             proves: verdict.judgement.unchanged_up_to.map(|_| PROVES),
             does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned(), judged.not_last()],
             imported: self.imported.as_ref(),
@@ -342,12 +344,12 @@ impl<'a> Record<'a> {
             bad_blobs: &[],
             unnamed_blobs: &[],
             trailing_bytes: 0,
-            not_here: Vec::new(),
-            healed_bytes: 0,
+            missing: Vec::new(),
+            pending_bytes: 0,
             foreign_bytes: 0,
             damage: None,
             untrusted_key: None,
-            remembered_by: &[],
+            named_by: &[],
             proves: None,
             does_not_prove: vec![NOT_TRUE.to_owned(), NOT_SAFE.to_owned()],
             imported: None,
@@ -365,7 +367,7 @@ impl Judged {
         }
     }
 
-    /// The key that signed and is not believed. The bytes are as it signed them, as far as they were read.
+    /// The signing key, if it is not trusted. The bytes that were read are as it signed them.
     fn untrusted(&self) -> Option<Digest> {
         match &self.verdict.judgement.finding {
             Finding::Damaged(Damage { flaw: Flaw::Untrusted(key) | Flaw::Revoked(key), .. }) => Some(*key),
@@ -380,7 +382,7 @@ impl Judged {
         }
     }
 
-    /// What is proven, as the end of a sentence about the thread.
+    /// What is proven, as a phrase about the thread.
     fn proven(&self) -> String {
         let Some(version) = self.verdict.judgement.unchanged_up_to else {
             return "nothing of it is proven".to_owned();
@@ -393,21 +395,22 @@ impl Judged {
         }
     }
 
-    /// What is proven, and which versions are not there to be proven.
+    /// What is proven, and which versions are lost.
     fn proven_without_lost(&self) -> String {
         let words: Vec<_> = self.verdict.lost.iter().map(LostVersions::in_words).collect();
-        match words.is_empty() {
-            true => self.proven(),
-            false => format!("{}, without {}, lost for good", self.proven(), words.join(" and ")),
+        if words.is_empty() {
+            self.proven()
+        } else {
+            format!("{}, without {}, which are lost", self.proven(), words.join(" and "))
         }
     }
 
-    /// The verdict: what was found first, then what is proven nevertheless.
+    /// The verdict: the finding first, then what is proven nevertheless.
     fn found(&self, thread: &ThreadId, file: &str) -> Vec<String> {
         match &self.verdict.judgement.finding {
             Finding::Sound => vec![self.proven_without_lost()],
             Finding::Foreign { bytes } => {
-                vec![format!("{}, {} behind it that nobody signed", self.proven(), count(*bytes, "foreign byte"))]
+                vec![format!("{}, followed by {}", self.proven(), count(*bytes, "unsigned byte"))]
             }
             Finding::Damaged(damage) if self.damage().is_some() => {
                 let place = format!("line {} begins at byte {} of {}", damage.line, grouped(damage.byte), file);
@@ -435,10 +438,10 @@ impl Judged {
         let signatures = self.signers.iter().map(|signed| signed.checkpoints).sum();
         let checked =
             [count(signatures, "signature"), count(self.verdict.lines, "line"), count(self.verdict.bytes, "byte")];
-        let remembered = self.memories().unwrap_or_else(|| "nobody else remembers where it ends".to_owned());
-        text.push(paint(DIM, format_args!("checked {}; {remembered}", checked.join(", "))));
+        let known_versions = self.known_text().unwrap_or_else(|| "no other source names its last version".to_owned());
+        text.push(paint(DIM, format_args!("checked {}; {known_versions}", checked.join(", "))));
         for lost in &self.verdict.lost {
-            let by = lost.by.as_deref().map_or_else(String::new, |by| format!("; {by} remembered them"));
+            let by = lost.by.as_deref().map_or_else(String::new, |by| format!("; known from {by}"));
             let since = local(lost.since);
             text.push(format!(
                 "lost: {} since {since}, recorded by `repair --accept-loss`{}",
@@ -450,55 +453,52 @@ impl Judged {
             let blobs = count(self.verdict.erased, "blob");
             let names: Vec<_> = self.verdict.erased_blobs.iter().map(Digest::short).collect();
             let names = names.join(", ");
-            text.push(format!("erased: {blobs} ({names}); the log says when and why, and what they held is gone"));
+            text.push(format!("erased: {blobs} ({names}); the log records when and why"));
         }
         if !self.verdict.unnamed_blobs.is_empty() {
             let blobs = count(self.verdict.unnamed_blobs.len() as u64, "blob");
             let names: Vec<_> = self.verdict.unnamed_blobs.iter().map(Digest::short).collect();
             text.push(format!(
-                "not named: {blobs} ({}) beside the log that it does not name; nothing vouches for them",
+                "unreferenced: {blobs} ({}) that the log does not name; they are not verified",
                 names.join(", ")
             ));
         }
         if self.verdict.trailing_bytes > 0 {
             let bytes = count(self.verdict.trailing_bytes, "byte");
-            text.push(paint(
-                WARN,
-                format!("not checked: {bytes} behind the end of the archive, which are no part of it"),
-            ));
+            text.push(paint(WARN, format!("not checked: {bytes} after the end of the archive")));
         }
-        for (thread, version) in &self.not_here {
+        for (thread, version) in &self.missing {
             text.push(format!(
-                "not here: `{thread}`, which was committed to together with it up to version {version}; it was imported without it"
+                "missing: `{thread}`, committed together with it up to version {version}, was not imported with it"
             ));
         }
-        // The first one stands above, unless there is something worse.
+        // The first one is in the headline, unless there is something worse.
         for bad in &self.verdict.bad_blobs {
-            text.push(paint(BAD, format!("blob {}, which version {} names, {}", bad.blob, bad.version, bad.why)));
+            text.push(paint(BAD, format!("blob {}, named by version {}, {}", bad.blob, bad.version, bad.why)));
         }
         if self.verdict.healed_bytes > 0 {
-            let healed = count(self.verdict.healed_bytes, "byte");
+            let pending = count(self.verdict.healed_bytes, "byte");
             text.push(format!(
-                "healed: {healed} that are committed and not in the file yet are safe in the database; that is no damage"
+                "pending: {pending} are committed in the database and not yet written to the file; that is not damage"
             ));
         }
         text.join("\n  ")
     }
 
-    /// Who remembers which version, as a sentence.
-    fn memories(&self) -> Option<String> {
-        let memories =
-            self.remembered.iter().map(|Remembered { by, version }| format!("{by} remembers version {version}"));
-        Some(memories.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
+    /// The versions that other sources name, as a sentence.
+    fn known_text(&self) -> Option<String> {
+        let known_text =
+            self.known_versions.iter().map(|KnownVersion { by, version }| format!("{by} names version {version}"));
+        Some(known_text.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
     }
 
     fn not_last(&self) -> String {
         let Some(version) = self.verdict.judgement.unchanged_up_to else {
             return NOT_LAST.to_owned();
         };
-        match self.memories() {
-            None => format!("that version {version} is the last: nobody else remembers"),
-            Some(memories) => format!("that version {version} is the last, beyond this: {memories}"),
+        match self.known_text() {
+            None => format!("that version {version} is the last: no other source names one"),
+            Some(known_text) => format!("that version {version} is the last, beyond this: {known_text}"),
         }
     }
 }
@@ -516,16 +516,17 @@ fn log_of(thread: &ThreadId) -> String {
     format!("the log of `{thread}`")
 }
 
-/// Names the damage by version and lines.
+/// The damage, with version and lines.
 fn what_is_wrong(damage: &Damage) -> String {
-    let lines = match damage.first_line() == damage.line {
-        true => format!("line {}", damage.line),
-        false => format!("lines {} to {}", damage.first_line(), damage.line),
+    let lines = if damage.first_line() == damage.line {
+        format!("line {}", damage.line)
+    } else {
+        format!("lines {} to {}", damage.first_line(), damage.line)
     };
     format!("damaged in version {}, {lines}: {}", damage.version, damage.what())
 }
 
-/// What all verdicts together prove, and what they don't.
+/// What the verdicts prove, and what not.
 pub(super) fn closing(checked: &[Checked]) -> String {
     let sound = checked.iter().filter(|one| one.is_sound()).count();
     let total = match checked.len() {

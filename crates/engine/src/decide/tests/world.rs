@@ -452,11 +452,16 @@ impl World {
             assert!(used.duration_ms < time + 600, "time {used:?} of at most {most:?}");
         }
         self.live.begin(turn);
-        let outcome = match self.chance.below(14) {
+        let outcome = match self.chance.below(16) {
             10 => Outcome::Failed(ModelError::Transient { why: "down".to_owned() }),
             11 => Outcome::Failed(ModelError::RateLimited { why: "slow down".to_owned(), retry_after: None }),
             12 => Outcome::Failed(ModelError::Cut { why: "cut".to_owned(), partial: Vec::new(), usage: None }),
-            13 if self.chance.once_in(5) => Outcome::Failed(ModelError::Permanent { why: "no".to_owned() }),
+            13 => {
+                let usage = Some(Usage { input_tokens: 1, ..Usage::default() });
+                Outcome::Failed(ModelError::Cut { why: "cut".to_owned(), partial: vec![Block::text("so f")], usage })
+            }
+            14 if self.chance.once_in(3) => Outcome::Failed(ModelError::ContextTooLong { why: "long".to_owned() }),
+            15 if self.chance.once_in(5) => Outcome::Failed(ModelError::Permanent { why: "no".to_owned() }),
             _ => Outcome::Answered(Box::new(self.answers())),
         };
         self.live.take(outcome);
@@ -467,7 +472,9 @@ impl World {
         let mut content = vec![Block::text("so")];
         for _ in 0..calls {
             let (id, name) = self.next_call();
-            content.push(Block::tool_call(id, name, json!({"n": self.calls})));
+            let is_malformed = self.chance.once_in(12);
+            let arguments = if is_malformed { json!("{\"n\": ") } else { json!({"n": self.calls}) };
+            content.push(Block::tool_call(id, name, arguments));
         }
         let usage = Usage { output_tokens: u64::from(self.chance.below(30)), ..Usage::default() };
         Answer::new(content, if calls == 0 { End::Finished } else { End::ToolCalls }).using(usage)

@@ -28,7 +28,7 @@ fn the_same_bytes_under_another_name_are_not_a_second_thread() {
     assert_eq!((threads(&store), store.head(&first.thread_id).unwrap()), (vec![first.thread_id], head));
 }
 
-/// The second one was said to be imported already, and what its manifest told was nowhere.
+/// The second one was reported as imported already, and its manifest was lost.
 #[test]
 fn one_word_in_two_files_with_manifests_of_their_own_is_two_threads() {
     let (store, trust) = memory();
@@ -40,7 +40,7 @@ fn one_word_in_two_files_with_manifests_of_their_own_is_two_threads() {
         assert!(exported(&store, &trust, &report.thread_id).contains(&format!("\"of {agent}\"")));
         assert_eq!(nova::import(&store, &trust, &source).unwrap().outcome, Outcome::Unchanged);
     }
-    // A copy whose title was changed is not the same file: what it says is added, under whatever name.
+    // A copy with a changed title is not the same file: its manifest is added, under any name.
     let retitled = of("alice").replace("of alice", "of hers");
     let report = nova::import(&store, &trust, &file("copy.jsonl", retitled)).unwrap();
     assert_eq!((report.outcome, report.thread_id.as_str()), (Outcome::Extended, "alice"));
@@ -57,7 +57,7 @@ fn one_word_in_two_files_with_manifests_of_their_own_is_two_threads() {
 fn a_file_that_grew_under_another_name_adds_its_end_to_its_thread() {
     let (store, trust) = memory();
     let nameless = MANIFEST.replace(r#""id":"pear","#, "");
-    // One that is longer than what is told of its beginning, and one that was shorter than that.
+    // One that is longer than the recorded beginning, and one that was shorter.
     for (name, lines) in [("long", 400), ("short", 2)] {
         let before: String = (0..lines).map(|number| said(number).replace("message", name) + "\n").collect();
         let text = format!("{nameless}\n{before}");
@@ -85,14 +85,14 @@ fn a_copy_from_before_the_file_grew_is_known_too() {
 }
 
 #[test]
-fn a_file_that_only_begins_alike_is_a_thread_of_its_own() {
+fn a_file_that_only_begins_alike_becomes_another_thread() {
     let (store, trust) = memory();
     let first = format!("{MANIFEST}\n{}\n", said(1));
     nova::import(&store, &trust, &file("pear.jsonl", first)).unwrap();
     let other = format!("{}\n{}\n{}\n", MANIFEST.replace("pear", "plum"), said(1), said(2));
     let report = nova::import(&store, &trust, &file("plum.jsonl", other)).unwrap();
     assert_eq!((report.outcome, report.thread_id.as_str()), (Outcome::New, "plum"));
-    // Without a single event only the manifest tells files apart.
+    // Without events only the manifest distinguishes files.
     for name in ["fig", "date"] {
         let empty = MANIFEST.replace("pear", name) + "\n";
         let report = nova::import(&store, &trust, &file(&format!("{name}.jsonl"), empty.clone())).unwrap();
@@ -103,7 +103,7 @@ fn a_file_that_only_begins_alike_is_a_thread_of_its_own() {
 }
 
 #[test]
-fn what_was_deleted_can_be_imported_under_another_name() {
+fn a_deleted_import_can_be_imported_under_another_name() {
     let (store, trust) = memory();
     let text = format!("{}\n{}\n", MANIFEST.replace(r#""id":"pear","#, ""), said(1));
     for name in ["pear", "plum", "fig"] {
@@ -115,9 +115,9 @@ fn what_was_deleted_can_be_imported_under_another_name() {
     }
 }
 
-/// Both kept the same bytes under two salted names, and one of them failed in the middle.
+/// Both stored the same bytes under two salted names, and one of them failed in the middle.
 #[test]
-fn two_who_import_one_file_at_once_make_one_thread() {
+fn two_processes_that_import_one_file_at_once_create_one_thread() {
     let text = String::from_utf8(long_file(2_000)).unwrap().replace(r#""id":"pear","#, "");
     for names in [["pear.jsonl", "pear.jsonl"], ["pear.jsonl", "plum.jsonl"]] {
         let (store, trust) = memory();
@@ -144,7 +144,7 @@ fn two_who_import_one_file_at_once_make_one_thread() {
 }
 
 #[test]
-fn lines_that_were_witnessed_here_can_be_told_from_those_that_were_imported() {
+fn lines_witnessed_here_are_distinguished_from_imported_ones() {
     let (store, trust) = memory();
     let before = format!("{MANIFEST}\n{}\n", said(1));
     let thread = nova::import(&store, &trust, &file("pear.jsonl", before.clone())).unwrap().thread_id;
@@ -158,7 +158,7 @@ fn lines_that_were_witnessed_here_can_be_told_from_those_that_were_imported() {
     let lines: Vec<Value> = text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
     let witnessed: Vec<_> = lines.iter().map(|line| line.get("witnessedIn").and_then(Value::as_str)).collect();
     assert_eq!(witnessed, [None, Some(log.as_str()), None]);
-    // Imported elsewhere and exported there, it still says where it was witnessed, and nothing else claims to be.
+    // Imported elsewhere and exported there, it still has where it was witnessed, and no other line claims that.
     let (elsewhere, trust) = memory();
     let there = nova::import(&elsewhere, &trust, &file("pear.jsonl", text.clone())).unwrap().thread_id;
     assert_eq!(exported(&elsewhere, &trust, &there), text);

@@ -26,7 +26,7 @@ impl Fragile {
         Self { inner, fault: Fault::Once { at, is_committed }, calls: AtomicU64::new(0) }
     }
 
-    /// A store that never says what became of a commit unless it is asked twice.
+    /// A store that loses the first answer of every commit.
     pub(crate) fn losing_every_answer(inner: MemoryStore) -> Self {
         Self { inner, fault: Fault::LostAnswers, calls: AtomicU64::new(0) }
     }

@@ -1,4 +1,4 @@
-//! Files of the older form, imported: once, twice, grown, diverged, cut short after every commit; and exported again.
+//! Files of the older format, imported: once, twice, grown, diverged, interrupted after every commit; and exported again.
 
 mod again;
 mod fragile;
@@ -81,7 +81,7 @@ fn long_file(events: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_sound_file_becomes_a_thread_that_says_it_was_imported() {
+fn a_sound_file_becomes_a_thread_that_is_marked_as_imported() {
     let (store, trust) = memory();
     let source = fixture("sound");
     let report = nova::import(&store, &trust, &source).unwrap();
@@ -104,7 +104,7 @@ fn a_sound_file_becomes_a_thread_that_says_it_was_imported() {
             ("nova:5", Role::Assistant, all)
         ]
     );
-    // A call whose answer nobody kept is nothing that a run may take up again.
+    // A call whose result was not kept must not be executed by a run.
     assert!(thread.calls.is_empty() && thread.runs.is_empty());
     assert!(thread.messages.iter().all(|m| m.content.iter().all(|block| matches!(block, Block::Text { .. }))));
     let record = &thread.state[STATE_KEY];
@@ -129,7 +129,7 @@ fn the_original_bytes_are_kept() {
 }
 
 #[test]
-fn original_times_and_unknown_fields_stand_in_the_log() {
+fn original_times_and_unknown_fields_are_in_the_log() {
     let (store, trust) = memory();
     let thread = nova::import(&store, &trust, &fixture("unknown")).unwrap().thread_id;
     let lines = store.read(&thread, 0, 100).unwrap();
@@ -183,9 +183,9 @@ fn of_a_grown_file_only_the_end_is_added() {
     assert_eq!(again.outcome, Outcome::Unchanged);
 }
 
-/// Imported while its program was writing, a file ends anywhere; what comes later must neither be lost nor doubled.
+/// Imported while its program was writing, a file ends anywhere; later content must neither be lost nor duplicated.
 #[test]
-fn a_file_that_grows_in_the_middle_of_lines_comes_to_the_same_thread() {
+fn a_file_that_grows_in_the_middle_of_lines_gives_the_same_thread() {
     let whole =
         format!("{MANIFEST}{}\n\n{}{}\n{{\"type\":\"mes{}\n\0\0{}", said(1), said(2), said(3), said(4), said(5));
     let (store, trust) = memory();
@@ -205,7 +205,7 @@ fn a_file_that_grows_in_the_middle_of_lines_comes_to_the_same_thread() {
 }
 
 #[test]
-fn a_file_that_is_not_the_imported_one_grown_is_refused() {
+fn a_file_that_is_not_a_grown_version_of_the_imported_one_is_refused() {
     let (store, trust) = memory();
     let original = format!("{MANIFEST}\n{}\n{}\n", said(1), said(2));
     let thread = nova::import(&store, &trust, &file("pear.jsonl", original.clone())).unwrap().thread_id;
@@ -224,7 +224,7 @@ fn a_file_that_is_not_the_imported_one_grown_is_refused() {
 }
 
 #[test]
-fn a_dry_run_says_exactly_what_would_happen_and_writes_nothing() {
+fn a_dry_run_reports_exactly_what_would_happen_and_writes_nothing() {
     for name in ["sound", "legacy", "unknown", "glued_torn", "glued_whole", "nul", "bad_json", "blank"] {
         let (store, trust) = memory();
         let source = fixture(name);
@@ -238,7 +238,7 @@ fn a_dry_run_says_exactly_what_would_happen_and_writes_nothing() {
     }
 }
 
-/// The record with everything masked that differs however the import was cut: salted names, and how many commits it took.
+/// The record, with everything masked that depends on interruptions: salted names, and the number of commits.
 fn masked(thread: &Thread) -> Value {
     let mut state = thread.state.clone();
     let record = &mut state[STATE_KEY];
@@ -250,7 +250,7 @@ fn masked(thread: &Thread) -> Value {
 }
 
 #[test]
-fn an_import_cut_short_after_any_commit_comes_to_the_same_end() {
+fn an_import_interrupted_after_any_commit_gives_the_same_result() {
     let whole = file("pear.jsonl", long_file(1_700));
     let (store, trust) = memory();
     let thread = nova::import(&store, &trust, &whole).unwrap().thread_id;
@@ -282,7 +282,7 @@ fn an_import_cut_short_after_any_commit_comes_to_the_same_end() {
 }
 
 #[test]
-fn an_answer_that_was_lost_is_asked_for_again_and_committed_once() {
+fn a_lost_answer_is_looked_up_and_committed_once() {
     let whole = file("pear.jsonl", long_file(1_200));
     let (store, trust) = memory();
     let store = Fragile::losing_every_answer(store);
@@ -291,7 +291,7 @@ fn an_answer_that_was_lost_is_asked_for_again_and_committed_once() {
 }
 
 #[test]
-fn a_large_file_is_kept_in_several_blobs_and_imported_across_their_seams() {
+fn a_large_file_is_stored_in_several_blobs_and_imported_across_their_boundaries() {
     let mut text = format!("{MANIFEST}\n");
     for number in 0..40 {
         text += &format!("{{\"role\":\"user\",\"text\":\"{}\",\"timestamp\":\"t{number}\"}}\n", "pear ".repeat(50_000));
@@ -305,7 +305,7 @@ fn a_large_file_is_kept_in_several_blobs_and_imported_across_their_seams() {
 }
 
 #[test]
-fn an_event_that_no_line_of_a_log_can_hold_is_kept_in_the_blobs_and_counted() {
+fn an_event_that_fits_on_no_line_of_a_log_is_stored_in_the_blobs_and_counted() {
     let numbers = vec!["1e15"; 500_000].join(",");
     let text = format!("{MANIFEST}\n{{\"type\":\"measured\",\"timestamp\":\"t\",\"all\":[{numbers}]}}\n{}\n", said(1));
     let (store, trust) = memory();
@@ -315,7 +315,7 @@ fn an_event_that_no_line_of_a_log_can_hold_is_kept_in_the_blobs_and_counted() {
 }
 
 #[test]
-fn what_an_import_exports_is_the_normalised_file() {
+fn an_exported_import_is_the_normalised_file() {
     let with_times = |name: &str| !matches!(name, "torn_manifest" | "no_manifest");
     for name in [
         "sound",
@@ -366,7 +366,7 @@ fn what_an_import_exports_is_the_normalised_file() {
 }
 
 #[test]
-fn a_thread_of_ours_is_exported_as_near_as_the_form_allows() {
+fn a_thread_of_ours_is_exported_as_closely_as_the_format_allows() {
     let (store, trust) = memory();
     let thread = create(&store, "scribe-0123456789ab");
     append(&store, &thread, says("hello"));
@@ -392,9 +392,9 @@ fn a_thread_of_ours_is_exported_as_near_as_the_form_allows() {
     assert_eq!(lines[3]["input"], json!({"depth": 2}));
 }
 
-/// What a run had used that waited was lost, and so was what came from a cache.
+/// The usage of a waiting run was lost, and so were its cached tokens.
 #[test]
-fn a_run_that_waits_has_its_result_and_cached_tokens_are_kept() {
+fn a_waiting_run_has_its_result_and_cached_tokens_are_kept() {
     let (store, trust) = memory();
     let thread = create(&store, "scribe-0123456789ab");
     let run = |status: &str, turns: u64, input: u64| -> selvedge_model::RunMeta {
@@ -420,12 +420,12 @@ fn a_run_that_waits_has_its_result_and_cached_tokens_are_kept() {
     let results: Vec<&Value> = results.iter().filter(|line| line["type"] == "result").collect();
     let fields = ["turns", "inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens", "cost"];
     let shown: Vec<Value> = results.iter().map(|result| fields.map(|field| result[field].clone()).into()).collect();
-    // The second one says what was used on top of the first.
+    // The second one has the usage on top of the first.
     assert_eq!(shown, [json!([1, 40, 5, 30, 7, 0.25]), json!([2, 60, 10, 20, null, null])]);
 }
 
 #[test]
-fn what_is_added_here_follows_what_was_imported() {
+fn lines_added_here_follow_the_imported_ones() {
     let (store, trust) = memory();
     let thread = nova::import(&store, &trust, &fixture("sound")).unwrap().thread_id;
     append(&store, &thread, says("and here we go on"));
@@ -436,7 +436,7 @@ fn what_is_added_here_follows_what_was_imported() {
 }
 
 #[test]
-fn ids_that_do_not_fit_are_made_fit_the_same_way_every_time() {
+fn invalid_ids_are_made_valid_the_same_way_every_time() {
     let (store, trust) = memory();
     let text = format!("{{\"agentId\":\"The Gardener!\",\"createdAt\":\"c\"}}\n{}\n", said(1));
     let source = file("My Pear (old).jsonl", text);
@@ -454,7 +454,7 @@ fn ids_that_do_not_fit_are_made_fit_the_same_way_every_time() {
 }
 
 #[test]
-fn a_thread_that_was_not_imported_and_one_that_was_deleted_are_left_alone() {
+fn a_thread_that_was_not_imported_and_a_deleted_one_are_not_changed() {
     let (store, trust) = memory();
     let thread = create(&store, "4f6a0c1d2e3b");
     let error = nova::import(&store, &trust, &fixture("sound")).unwrap_err();
@@ -466,7 +466,7 @@ fn a_thread_that_was_not_imported_and_one_that_was_deleted_are_left_alone() {
 }
 
 #[test]
-fn what_is_no_such_file_is_refused() {
+fn a_file_of_another_format_is_refused() {
     let (store, trust) = memory();
     for bytes in ["", "\n\n", "plain words\n", "\0\0\0"] {
         let error = nova::import(&store, &trust, &file("x.jsonl", bytes)).unwrap_err();
@@ -475,14 +475,14 @@ fn what_is_no_such_file_is_refused() {
     assert!(matches!(store.get(&id("x")), Err(selvedge_store::Error::NoThread(_))));
 }
 
-/// Whoever may append may patch the state; what a forged record gets is a refusal, not somebody else's messages.
+/// A writer may patch the state; with a forged record it gets a refusal, not another file's messages.
 #[test]
-fn a_record_that_was_tampered_with_is_no_license_to_add() {
+fn a_forged_record_does_not_allow_additions() {
     let (store, trust) = memory();
     let thread = nova::import(&store, &trust, &fixture("sound")).unwrap().thread_id;
     let forged = selvedge_model::op::Op::Delete { path: selvedge_model::path::Path::keys([STATE_KEY]) };
     append(&store, &thread, selvedge_store::conformance::support::patches([forged]));
     let error = nova::import(&store, &trust, &fixture("sound")).unwrap_err();
     assert!(matches!(error, NovaError::Taken { .. }), "{error:?}");
-    assert!(nova::origin(&store, &thread).unwrap().is_some(), "that it was imported can't be taken back");
+    assert!(nova::origin(&store, &thread).unwrap().is_some(), "the origin can't be removed");
 }

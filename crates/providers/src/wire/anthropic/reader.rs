@@ -129,7 +129,8 @@ impl Messages {
     /// Adds counts to the usage. Tokens of the cache are counted apart by the API, and included here.
     fn count(&mut self, counted: Counted) {
         let usage = self.usage.get_or_insert_default();
-        let uncached = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens;
+        let cached = usage.cache_read_tokens.saturating_add(usage.cache_write_tokens);
+        let uncached = usage.input_tokens.saturating_sub(cached);
         let uncached = counted.input_tokens.unwrap_or(uncached);
         usage.cache_read_tokens = counted.cache_read_input_tokens.unwrap_or(usage.cache_read_tokens);
         usage.cache_write_tokens = counted.cache_creation_input_tokens.unwrap_or(usage.cache_write_tokens);

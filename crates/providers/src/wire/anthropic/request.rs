@@ -91,6 +91,10 @@ struct Turn {
 }
 
 impl Turn {
+    fn user(text: &str) -> Self {
+        Self { is_assistant: false, blocks: vec![json!({"type": "text", "text": text})] }
+    }
+
     fn into_json(self) -> Value {
         let role = if self.is_assistant { "assistant" } else { "user" };
         json!({"role": role, "content": self.blocks})
@@ -127,9 +131,12 @@ impl Converter<'_> {
             // A stable sort: results first, everything else in its order.
             turn.blocks.sort_by_key(|block| block["type"] != "tool_result");
         }
+        // The conversation is the user's to begin and to go on with.
         if turns.first().is_some_and(|turn| turn.is_assistant) {
-            let blocks = vec![json!({"type": "text", "text": "(the conversation continues)"})];
-            turns.insert(0, Turn { is_assistant: false, blocks });
+            turns.insert(0, Turn::user("(The beginning of the conversation is left out.)"));
+        }
+        if turns.last().is_some_and(|turn| turn.is_assistant) {
+            turns.push(Turn::user("Continue."));
         }
         Ok(turns)
     }

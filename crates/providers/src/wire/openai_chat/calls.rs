@@ -11,7 +11,10 @@ use selvedge_model::CallId;
 use selvedge_model::answer::Draft;
 use selvedge_model::message::Block;
 
+use serde_json::Value;
+
 use super::chunk::CallDelta;
+use super::kept;
 use crate::wire::names::Names;
 use crate::wire::openai;
 
@@ -31,6 +34,8 @@ struct Call {
     /// The tool, once its name has arrived.
     tool: Option<String>,
     arguments: String,
+    /// What the host wants back with it.
+    extra: Option<Value>,
 }
 
 impl Calls {
@@ -51,6 +56,7 @@ impl Calls {
         if call.given.is_empty() {
             call.given = given;
         }
+        call.extra = delta.extra_content.filter(|extra| !extra.is_null()).or(call.extra.take());
         let text = delta.function.arguments();
         call.arguments.push_str(&text);
         if call.tool.is_some() {
@@ -86,13 +92,17 @@ impl Calls {
     }
 
     /// The calls as blocks, in the order in which they started.
-    pub(super) fn blocks(&self) -> Vec<Block> {
-        let blocks = self.calls.iter().enumerate().filter_map(|(at, call)| {
-            let id = call.id.clone().or_else(|| id_of(&call.given, at))?;
+    pub(super) fn blocks(&self, provider: &str) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        for (at, call) in self.calls.iter().enumerate() {
+            let Some(id) = call.id.clone().or_else(|| id_of(&call.given, at)) else { continue };
+            if let Some(extra) = &call.extra {
+                blocks.push(Block::Opaque { provider: provider.to_owned(), data: kept::of_call(extra.clone()) });
+            }
             let arguments = openai::arguments_of(call.arguments.clone());
-            Some(Block::tool_call(id, call.tool.clone().unwrap_or_default(), arguments))
-        });
-        blocks.collect()
+            blocks.push(Block::tool_call(id, call.tool.clone().unwrap_or_default(), arguments));
+        }
+        blocks
     }
 }
 

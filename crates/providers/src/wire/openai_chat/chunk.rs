@@ -4,6 +4,8 @@ use selvedge_model::answer::Usage;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use super::kept::REASONING;
+
 /// One event.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -37,6 +39,8 @@ pub(super) struct Delta {
     pub(super) content: Option<Content>,
     pub(super) reasoning_content: Option<Value>,
     pub(super) reasoning: Option<Value>,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) reasoning_details: Vec<Value>,
     pub(super) refusal: Option<String>,
     #[serde(deserialize_with = "or_default")]
     pub(super) tool_calls: Vec<CallDelta>,
@@ -45,9 +49,11 @@ pub(super) struct Delta {
 }
 
 impl Delta {
-    /// Reasoning, which compatible hosts send under two names, some of them under both.
-    pub(super) fn reasoning(&self) -> Option<&str> {
-        text_of(&self.reasoning_content).or_else(|| text_of(&self.reasoning))
+    /// Reasoning and its field. Compatible hosts have two fields for it, and some of them send both.
+    pub(super) fn reasoning(&self) -> Option<(&'static str, &str)> {
+        let [content, reasoning] = REASONING;
+        let named = text_of(&self.reasoning_content).map(|text| (content, text));
+        named.or_else(|| text_of(&self.reasoning).map(|text| (reasoning, text)))
     }
 }
 
@@ -71,6 +77,7 @@ pub(super) struct CallDelta {
     pub(super) id: Option<String>,
     #[serde(deserialize_with = "or_default")]
     pub(super) function: Function,
+    pub(super) extra_content: Option<Value>,
 }
 
 /// The function of a call.

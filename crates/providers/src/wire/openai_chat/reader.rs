@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::calls::Calls;
 use super::chunk::{CallDelta, Choice, Chunk, Content, Delta, usage};
+use super::kept;
 use crate::wire::Reader;
 use crate::wire::names::Names;
 use crate::wire::openai::HostError;
@@ -17,11 +18,17 @@ const DONE: &str = "[DONE]";
 #[derive(Debug)]
 pub(super) struct ChatReader {
     names: Names,
+    provider: String,
+    /// Whether the request offers tools: then the host may want its reasoning back.
+    has_tools: bool,
     provider_id: Option<String>,
     model: Option<String>,
     /// Thinking and text, in the order of their arrival.
     said: Vec<Block>,
     calls: Calls,
+    /// The field of the reasoning, and its parts.
+    reasoning_field: Option<&'static str>,
+    details: Vec<Value>,
     is_refused: bool,
     finish: Option<String>,
     usage: Option<Usage>,
@@ -29,13 +36,17 @@ pub(super) struct ChatReader {
 }
 
 impl ChatReader {
-    pub(super) fn new(names: Names) -> Self {
+    pub(super) fn new(names: Names, provider: &str, has_tools: bool) -> Self {
         Self {
             names,
+            provider: provider.to_owned(),
+            has_tools,
             provider_id: None,
             model: None,
             said: Vec::new(),
             calls: Calls::default(),
+            reasoning_field: None,
+            details: Vec::new(),
             is_refused: false,
             finish: None,
             usage: None,
@@ -73,9 +84,11 @@ impl ChatReader {
     }
 
     fn delta(&mut self, delta: Delta, draft: &mut dyn FnMut(Draft)) {
-        if let Some(text) = delta.reasoning() {
+        if let Some((field, text)) = delta.reasoning() {
+            self.reasoning_field.get_or_insert(field);
             self.think(text, draft);
         }
+        kept::join(&mut self.details, delta.reasoning_details);
         match delta.content {
             Some(Content::Text(text)) => self.say(&text, draft),
             Some(Content::Parts(parts)) => parts.iter().for_each(|part| self.part(part, draft)),
@@ -89,7 +102,7 @@ impl ChatReader {
             self.calls.take(call, &self.names, draft);
         }
         if let Some(function) = delta.function_call {
-            let call = CallDelta { index: Some(0), id: None, function };
+            let call = CallDelta { index: Some(0), function, ..CallDelta::default() };
             self.calls.take(call, &self.names, draft);
         }
     }
@@ -127,6 +140,13 @@ impl ChatReader {
             _ => self.said.push(Block::thinking(more)),
         }
         draft(Draft::Thinking { text: more.to_owned() });
+    }
+
+    /// What the host wants back, and the calls.
+    fn rest(&self) -> Vec<Block> {
+        let data = kept::of_answer(self.details.clone(), self.reasoning_field).filter(|_| self.has_tools);
+        let opaque = data.map(|data| Block::Opaque { provider: self.provider.clone(), data });
+        opaque.into_iter().chain(self.calls.blocks(&self.provider)).collect()
     }
 
     fn cut(&self, why: String) -> ModelError {
@@ -172,7 +192,7 @@ impl Reader for ChatReader {
     }
 
     fn partial(&self) -> Vec<Block> {
-        self.said.iter().cloned().chain(self.calls.blocks()).collect()
+        self.said.iter().cloned().chain(self.rest()).collect()
     }
 
     fn usage(&self) -> Option<Usage> {
@@ -185,8 +205,8 @@ impl Reader for ChatReader {
 
     fn answer(self: Box<Self>) -> Option<Answer> {
         let end = self.end(self.finish.as_deref()?);
-        let calls = self.calls.blocks();
-        let mut answer = Answer::new(self.said.into_iter().chain(calls).collect(), end);
+        let rest = self.rest();
+        let mut answer = Answer::new(self.said.into_iter().chain(rest).collect(), end);
         answer.usage = self.usage;
         answer.provider_id = self.provider_id;
         answer.model = self.model;

@@ -5,6 +5,7 @@ use selvedge_model::message::{Block, Message, Role};
 use selvedge_model::{CallId, ToolSpec};
 use serde_json::{Map, Value, json};
 
+use super::kept;
 use crate::wire::names::Names;
 use crate::wire::{Dialect, Images, openai};
 
@@ -21,7 +22,7 @@ pub(super) fn body(model: &str, prompt: &Prompt<'_>, images: &Images, dialect: &
     let names = Names::new(prompt.tools)?;
     let mut body = Map::new();
     body.insert("model".to_owned(), json!(model));
-    body.insert("messages".to_owned(), Value::Array(messages(prompt, images, &names)?));
+    body.insert("messages".to_owned(), Value::Array(messages(prompt, images, &names, &dialect.provider)?));
     body.insert("stream".to_owned(), json!(true));
     body.insert("stream_options".to_owned(), json!({"include_usage": true}));
     if !prompt.tools.is_empty() {
@@ -60,8 +61,8 @@ fn function(tool: &ToolSpec, names: &Names) -> Value {
 }
 
 /// The conversation. The role of the system prompt is `system`: every host knows it, and models that expect `developer` read it as that.
-fn messages(prompt: &Prompt<'_>, images: &Images, names: &Names) -> Result<Vec<Value>, ModelError> {
-    let mut list = Messages { images, names, sent: Vec::new(), after_results: Vec::new() };
+fn messages(prompt: &Prompt<'_>, images: &Images, names: &Names, provider: &str) -> Result<Vec<Value>, ModelError> {
+    let mut list = Messages { images, names, provider, sent: Vec::new(), after_results: Vec::new() };
     if !prompt.system.is_empty() {
         list.sent.push(json!({"role": "system", "content": prompt.system}));
     }
@@ -75,6 +76,7 @@ fn messages(prompt: &Prompt<'_>, images: &Images, names: &Names) -> Result<Vec<V
 struct Messages<'a> {
     images: &'a Images,
     names: &'a Names,
+    provider: &'a str,
     sent: Vec<Value>,
     /// Images and texts beside the results of tools. A result can't contain an image, and no message may stand between two results, so
     /// they follow the last result as a message of the user.
@@ -123,10 +125,10 @@ impl Messages<'_> {
         self.user(parts);
     }
 
-    /// Thinking and opaque data are left out: the format has no place for them.
+    /// An answer. Thinking is left out, except for a host that wants it back.
     fn assistant(&mut self, message: &Message) {
         let text = message.plain_text();
-        let calls: Vec<Value> = message.content.iter().filter_map(|block| self.call(block)).collect();
+        let calls = self.calls(message);
         if text.is_empty() && calls.is_empty() {
             return;
         }
@@ -135,12 +137,25 @@ impl Messages<'_> {
         if !calls.is_empty() {
             sent["tool_calls"] = Value::Array(calls);
         }
+        kept::restore(&mut sent, &message.content, self.provider);
         self.sent.push(sent);
     }
 
-    fn call(&self, block: &Block) -> Option<Value> {
-        let Block::ToolCall { id, name, arguments, .. } = block else { return None };
-        Some(call(id, &self.names.wire(name), arguments))
+    fn calls(&self, message: &Message) -> Vec<Value> {
+        let mut calls = Vec::new();
+        let mut extra = None;
+        for block in &message.content {
+            if let Block::ToolCall { id, name, arguments, .. } = block {
+                let mut call = call(id, &self.names.wire(name), arguments);
+                if let Some(extra) = extra.take() {
+                    call[kept::EXTRA] = extra;
+                }
+                calls.push(call);
+            } else {
+                extra = kept::extra(block, self.provider).cloned();
+            }
+        }
+        calls
     }
 
     fn parts(&self, message: &Message) -> Result<Vec<Value>, ModelError> {

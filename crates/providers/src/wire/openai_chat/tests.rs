@@ -140,6 +140,40 @@ fn a_conversation_with_thinking_and_two_parallel_calls_is_sent_as_the_format_dem
 }
 
 #[test]
+fn a_host_gets_back_the_reasoning_and_the_signatures_that_it_sent() {
+    let signed = json!({"google": {"thought_signature": "AY89"}});
+    for (first, field, value) in [
+        (json!({"reasoning_content": "hm"}), "reasoning_content", json!("hm")),
+        (json!({"reasoning": "hm"}), "reasoning", json!("hm")),
+        (
+            json!({"reasoning": "hm", "reasoning_details": [{"type": "reasoning.text", "text": "hm", "signature": "s"}]}),
+            "reasoning_details",
+            json!([{"type": "reasoning.text", "text": "hm", "signature": "s"}]),
+        ),
+    ] {
+        let dialect = dialect("host");
+        let mut read = Read { reader: OpenAiChat.reader(&dialect, &[tool("files/read")]), drafts: Vec::new() };
+        read.delta(&first);
+        read.delta(&json!({"tool_calls": [
+            {"index": 0, "id": "c.1", "function": {"name": "files_read", "arguments": "{}"}, "extra_content": signed},
+            {"index": 1, "id": "c.2", "function": {"name": "files_read", "arguments": "{}"}},
+        ]}));
+        read.end("tool_calls");
+        let answer = message(Role::Assistant, read.answer().content);
+        let body = sent(&[said(Role::User, "x"), answer.clone()], &dialect);
+        let restored = &body["messages"][1];
+        assert_eq!(restored[field], value);
+        assert_eq!(restored.as_object().unwrap().len(), 4, "role, content, calls and one field: {restored}");
+        assert_eq!(restored["tool_calls"][0]["extra_content"], signed);
+        assert_eq!(restored["tool_calls"][1].get("extra_content"), None);
+        // Another host gets nothing of it.
+        let other = sent(&[said(Role::User, "x"), answer], &Dialect { provider: "other".to_owned(), ..dialect });
+        let text = other.to_string();
+        assert!(!text.contains("reasoning") && !text.contains("extra_content"), "{text}");
+    }
+}
+
+#[test]
 fn images_are_data_urls_and_those_of_tools_follow_all_results() {
     let blob = Digest([7; 32]);
     let image = || Block::Image { blob, media_type: "image/png".to_owned() };
@@ -351,6 +385,12 @@ fn fields_that_a_host_refuses_are_left_out_or_renamed() {
         "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.";
     assert!(without(400, newer).unwrap().apply(&mut body));
     assert_eq!(body, json!({"max_completion_tokens": 7}));
+    let mut body = json!({"messages": [{"role": "user"}, {"role": "assistant", "reasoning_content": "hm"}]});
+    let unsupported = "'messages.1' : property 'reasoning_content' is unsupported";
+    assert!(without(400, unsupported).unwrap().apply(&mut body));
+    assert_eq!(body["messages"][1], json!({"role": "assistant"}));
+    assert!(!without(400, unsupported).unwrap().apply(&mut body));
+    assert!(without(400, "The `reasoning_content` in the thinking mode must be passed back to the API.").is_none());
     assert!(without(400, "Unknown model").is_none());
     assert!(without(500, "unknown stream_options").is_none());
 }

@@ -1,16 +1,17 @@
 //! Time and size.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use selvedge_model::answer::Usage;
-use selvedge_model::{Cancel, ModelError, Stop};
+use selvedge_model::{Cancel, Draft, Model, ModelError, Prompt, Stop};
 use selvedge_providers::fake::{Dialogue, Reply, Said};
 
 use super::{Stage, ask_drafting, text};
 
 pub(crate) fn a_stream_that_stalls_is_cut_at_the_idle_limit(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
-    stage.host.timeouts.idle = Duration::from_millis(200);
+    stage.host.timeouts.idle = Duration::from_millis(700);
     let events = dialogue.answer(&Said::text(&["half", "never"]));
     let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
     stage.server.push(Reply::stream().pieces(&events[..half]).stall());
@@ -31,15 +32,23 @@ pub(crate) fn a_host_that_does_not_respond_is_cut_at_the_first_byte_limit(dialog
     assert!(stage.server.saw_hangups(1, Duration::from_secs(5)), "the connection is closed");
 }
 
+pub(crate) fn limits_without_an_end_are_allowed(dialogue: &dyn Dialogue) {
+    let mut stage = Stage::new(dialogue);
+    let limits = &mut stage.host.timeouts;
+    (limits.first_byte, limits.idle, limits.total) = (Duration::MAX, Duration::MAX, Duration::MAX);
+    stage.server.push(Reply::events(dialogue.answer(&Said::text(&["at last"]))));
+    assert_eq!(text(&stage.ask().unwrap().content), "at last");
+}
+
 pub(crate) fn a_slow_drip_is_read_until_the_total_limit(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
     let stream = dialogue.answer(&Said::text(&["drip ", "drop"])).concat();
     stage.server.push(Reply::stream().dripping(&stream, 25, Duration::from_millis(2)).end());
     assert_eq!(text(&stage.ask().unwrap().content), "drip drop");
-    stage.host.timeouts.total = Duration::from_millis(300);
+    stage.host.timeouts.total = Duration::from_millis(800);
     stage.server.push(Reply::stream().dripping(&stream, 1, Duration::from_millis(20)).end());
     let ModelError::Cut { why, .. } = stage.error() else { panic!("the total limit cuts") };
-    assert!(why.contains("longer than 300ms"), "{why}");
+    assert!(why.contains("longer than 800ms"), "{why}");
 }
 
 pub(crate) fn a_cancelled_call_closes_the_connection_and_keeps_its_text(dialogue: &dyn Dialogue) {
@@ -48,18 +57,51 @@ pub(crate) fn a_cancelled_call_closes_the_connection_and_keeps_its_text(dialogue
     let half = events.iter().position(|event| event.contains("begun")).unwrap() + 1;
     stage.server.push(Reply::stream().pieces(&events[..half]).stall());
     let cancel = Cancel::new();
-    let (answer, drafts) = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| ask_drafting(&stage.host, &cancel));
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(!asked.is_finished());
+    let messages = super::hello();
+    let prompt = Prompt::new(super::MODEL, &messages);
+    let model = super::remote(&stage.host);
+    let mut drafts = Vec::new();
+    let mut draft = |draft| {
+        drafts.push(draft);
         cancel.say(Stop::Cancelled);
-        asked.join().unwrap()
-    });
+    };
+    let answer = super::runtime().block_on(model.answer(&prompt, &mut draft, &cancel));
     let Err(ModelError::Stopped { partial, usage }) = answer else { panic!("it was stopped: {answer:?}") };
     assert_eq!(text(&partial), "begun");
     assert_eq!(super::drafted(&drafts), "begun");
     assert!(usage.is_none_or(|usage| usage.estimated));
     assert!(stage.server.saw_hangups(1, Duration::from_secs(5)), "the server sees that the connection is closed");
+}
+
+pub(crate) fn a_dropped_call_closes_the_connection(dialogue: &dyn Dialogue) {
+    let stage = Stage::new(dialogue);
+    let events = dialogue.answer(&Said::text(&["begun", "never"]));
+    let half = events.iter().position(|event| event.contains("begun")).unwrap() + 1;
+    stage.server.push(Reply::stream().pieces(&events[..half]).stall());
+    let messages = super::hello();
+    let prompt = Prompt::new(super::MODEL, &messages);
+    let model = super::remote(&stage.host);
+    let cancel = Cancel::new();
+    // The runtime lives on: it is the drop that closes the connection.
+    let runtime = super::runtime();
+    let has_begun = AtomicBool::new(false);
+    runtime.block_on(async {
+        let mut draft = |draft| has_begun.store(as_text(draft).as_deref() == Some("begun"), Ordering::Relaxed);
+        let mut call = model.answer(&prompt, &mut draft, &cancel);
+        while !has_begun.load(Ordering::Relaxed) {
+            assert!(tokio::time::timeout(Duration::from_millis(10), &mut call).await.is_err());
+        }
+        drop(call);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    });
+    assert!(stage.server.saw_hangups(1, Duration::from_secs(5)));
+}
+
+fn as_text(draft: Draft) -> Option<String> {
+    match draft {
+        Draft::Text { text } => Some(text),
+        _ => None,
+    }
 }
 
 pub(crate) fn a_call_that_is_cancelled_before_it_is_sent_costs_nothing(dialogue: &dyn Dialogue) {
@@ -79,15 +121,11 @@ pub(crate) fn an_answer_of_ten_megabytes_is_read(dialogue: &dyn Dialogue) {
     let reply = Reply::stream().pieces(&events[..place]).repeat(&events[place], 10 * 1024);
     stage.server.push(reply.pieces(&events[place + 1..]).end());
     let messages = super::hello();
-    let prompt = selvedge_model::Prompt::new(super::MODEL, &messages);
+    let prompt = Prompt::new(super::MODEL, &messages);
     let mut drafted = 0;
-    let mut count = |draft| {
-        if let selvedge_model::Draft::Text { text } = draft {
-            drafted += text.len();
-        }
-    };
+    let mut count = |draft| drafted += as_text(draft).map_or(0, |text| text.len());
     let model = super::remote(&stage.host);
-    let answer = super::runtime().block_on(selvedge_model::Model::answer(&model, &prompt, &mut count, &Cancel::new()));
+    let answer = super::runtime().block_on(model.answer(&prompt, &mut count, &Cancel::new()));
     assert_eq!(text(&answer.unwrap().content).len(), 10 * 1024 * 1024);
     assert_eq!(drafted, 10 * 1024 * 1024);
     // Each test is a process of its own under the usual runner: its highest memory use is this one's.

@@ -28,7 +28,7 @@ pub(crate) fn a_host_that_is_not_there_was_not_reached(dialogue: &dyn Dialogue) 
         let error = stage.error();
         assert!(matches!(error, ModelError::Unreached { .. }), "{url}: {error:?}");
     }
-    for url in ["ftp://127.0.0.1", "not a url", ""] {
+    for url in ["ftp://127.0.0.1", "not a url", "", "http://größe.invalid"] {
         stage.host.base_url = url.to_owned();
         let error = stage.error();
         assert!(matches!(error, ModelError::Permanent { .. }), "{url}: {error:?}");
@@ -189,7 +189,9 @@ pub(crate) fn many_calls_run_at_once(dialogue: &dyn Dialogue) {
 }
 
 pub(crate) fn a_probe_reports_what_answered(dialogue: &dyn Dialogue) {
-    let stage = Stage::new(dialogue);
+    let mut stage = Stage::new(dialogue);
+    runtime().block_on(remote(&stage.host).check()).unwrap();
+    assert_eq!(stage.server.connections(), 0, "a check does not connect");
     stage.server.push(Reply::events(dialogue.answer(&Said::text(&["ok"]))));
     let probe = runtime().block_on(remote(&stage.host).probe()).unwrap();
     assert_eq!((probe.input_tokens, probe.output_tokens), (Some(10), Some(5)));
@@ -197,4 +199,7 @@ pub(crate) fn a_probe_reports_what_answered(dialogue: &dyn Dialogue) {
     stage.server.push(Reply::whole(401, &[], dialogue.error_body(401, "wrong key")));
     let error = runtime().block_on(remote(&stage.host).probe()).unwrap_err();
     assert_eq!(error.status(), Some(401));
+    stage.host.ca_file = Some("/nonexistent/ca.pem".into());
+    let error = runtime().block_on(remote(&stage.host).check()).unwrap_err();
+    assert!(error.to_string().contains("/nonexistent/ca.pem"), "{error}");
 }

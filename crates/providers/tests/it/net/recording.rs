@@ -126,3 +126,26 @@ pub(crate) fn canaries_are_in_no_recording(dialogue: &dyn Dialogue) {
         assert!(!content.contains("canary"), "{name}: {content}");
     }
 }
+
+pub(crate) fn calls_that_run_at_once_are_recorded_apart(dialogue: &dyn Dialogue) {
+    const CALLS: usize = 20;
+    let (stage, folder) = recording(dialogue);
+    let answers: Vec<_> = (0..CALLS).map(|at| dialogue.answer(&Said::text(&[&format!("answer {at}.")]))).collect();
+    stage.server.handle(move |request| {
+        let body = String::from_utf8_lossy(&request.body).into_owned();
+        let asked = (0..CALLS).find(|at| body.contains(&format!("question {at}.")));
+        Reply::events(&answers[asked.unwrap_or(0)])
+    });
+    let question = |at: usize| vec![Arc::new(Message::text(Role::User, format!("question {at}.")))];
+    // One model for each call: they share nothing but the folder.
+    std::thread::scope(|scope| {
+        for at in 0..CALLS {
+            let host = &stage.host;
+            scope.spawn(move || answered(&super::remote(host), &question(at)).unwrap());
+        }
+    });
+    let model = Recorded::open(calls(&folder)).unwrap();
+    for at in (0..CALLS).rev() {
+        assert_eq!(text(&answered(&model, &question(at)).unwrap().content), format!("answer {at}."));
+    }
+}

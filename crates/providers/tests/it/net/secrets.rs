@@ -88,21 +88,31 @@ pub(crate) fn a_key_that_was_refused_is_read_again_once(dialogue: &dyn Dialogue)
 
 pub(crate) fn canaries_are_in_no_error_and_no_debug_output(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("key");
+    write(&file, KEY, 0o600);
+    let command = ["sh", "-c", &format!("echo {KEY}")].map(str::to_owned).to_vec();
     stage.host.headers = vec![("X-Extra-Token".to_owned(), "canary-header-93".to_owned())];
     let said = format!("the key {KEY} with canary-header-93 is wrong");
     let events = dialogue.answer(&Said::text(&["half"]));
     let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
-    for reply in [
-        Reply::whole(401, &[("content-type", "application/json")], dialogue.error_body(401, &said)),
-        Reply::whole(500, &[], &said),
-        Reply::whole(200, &[("content-type", "text/plain")], &said),
-        Reply::whole(307, &[("location", &format!("http://127.0.0.1/?key={KEY}"))], ""),
-        Reply::stream().pieces(&events[..half]).piece(format!("data: {{{said}\n\n")).end(),
-    ] {
-        stage.server.push(reply);
-        let error = stage.error();
-        assert!(!error.to_string().contains("canary") && !format!("{error:?}").contains("canary"), "{error:?}");
+    for key in [Key::Value(KEY.into()), Key::File(file), Key::Command(command)] {
+        stage.host.key = Some(key);
+        let known = stage.host.secrets().len();
+        assert_eq!(known, if matches!(stage.host.key, Some(Key::Command(_))) { 1 } else { 2 });
+        let replies = [
+            Reply::whole(401, &[("content-type", "application/json")], dialogue.error_body(401, &said)),
+            Reply::whole(500, &[], &said),
+            Reply::whole(200, &[("content-type", "text/plain")], &said),
+            Reply::whole(307, &[("location", &format!("http://127.0.0.1/?key={KEY}"))], ""),
+            Reply::stream().pieces(&events[..half]).piece(format!("data: {{{said}\n\n")).end(),
+        ];
+        for reply in replies {
+            stage.server.push(reply);
+            let error = stage.error();
+            assert!(!error.to_string().contains("canary") && !format!("{error:?}").contains("canary"), "{error:?}");
+        }
+        let shown = format!("{:?} {:?}", stage.host, remote(&stage.host));
+        assert!(!shown.contains("canary"), "{shown}");
     }
-    let shown = format!("{:?} {:?}", stage.host, remote(&stage.host));
-    assert!(!shown.contains("canary"), "{shown}");
 }

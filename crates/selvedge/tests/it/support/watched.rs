@@ -1,4 +1,4 @@
-//! A store that somebody watches: told before and after each commit, and whenever something is read.
+//! A store with an observer, which is called before and after each commit, and for each read.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use selvedge::store::{
     Tombstone,
 };
 
-/// A store that somebody watches.
+/// A store with an observer.
 pub(crate) struct Watched<S> {
     pub(crate) inner: S,
     /// How often the log itself was read.
@@ -141,5 +141,5 @@ impl<S: Store> Ledger for Watched<S> {
     }
 }
 
-// Not counted: somebody looks a few times a second, however many turns that are.
+// Not counted: a poller reads it a few times a second, regardless of the number of turns.
 selvedge::store::forward!([S: Store] Watched<S>, inner: Inbox, Feed);

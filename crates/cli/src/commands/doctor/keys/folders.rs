@@ -1,4 +1,4 @@
-//! The folders of the user's keys: who may write them, and what a rotation left there.
+//! The folders of the user's keys: access rights, and interrupted rotations.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,21 +12,21 @@ use super::KEY;
 use crate::context::User;
 use crate::text::shell_word;
 
-/// Those besides the owner who may write.
+/// Write access for other users.
 const OTHER_WRITE: u32 = 0o022;
-/// Those besides the owner who may do anything.
+/// Any access for other users.
 const ANY_OTHER: u32 = 0o077;
 
-/// Looks at the folders that nobody looks at who loads a key.
+/// Checks the folders that loading a key does not check.
 pub(super) fn look(user: &User) -> Vec<Finding> {
     let keys = user.folder.join("keys");
     let retired = user.keys().retired();
     let mut findings = Vec::new();
     if fs::symlink_metadata(&keys).is_ok_and(|found| found.is_symlink()) {
         let what = format!("`{}` is a symbolic link", keys.display());
-        let why = "whoever can change the link decides which keys are yours";
+        let why = "any user who can change the link decides which keys are yours";
         let found = Finding::new(Severity::Warning, "keys_unsafe", KEY, what, why);
-        findings.push(found.help("put the folder itself in its place"));
+        findings.push(found.help("replace the link by the folder itself"));
     }
     let mut private: Vec<PathBuf> = files(&retired);
     private.push(retired);
@@ -36,23 +36,23 @@ pub(super) fn look(user: &User) -> Vec<Finding> {
     let open = open.map(|path| (path, "be read or written", "go-rwx"));
     for (path, what, mode) in loose.chain(open) {
         let word = shell_word(&path.display().to_string());
-        let what = format!("`{}` can {what} by others", path.display());
-        let why = "whoever may do that can take your keys' places, or sign as you once did";
+        let what = format!("`{}` can {what} by other users", path.display());
+        let why = "another user could replace your keys, or sign with your earlier ones";
         let found = Finding::new(Severity::Warning, "keys_unsafe", KEY, what, why);
         findings.push(found.help(format!("`chmod {mode} {word}`")));
     }
     if fs::symlink_metadata(user.keys().next()).is_ok() {
-        let what = "a rotation of your key was cut short";
-        let why = "everything stays valid; the new key is made and may not be in place yet";
+        let what = "a rotation of your key was interrupted";
+        let why = "everything stays valid; the new key exists and may not be in use yet";
         let found = Finding::new(Severity::Warning, "rotation_unfinished", KEY, what, why);
         findings.push(found.help("`selvedge keys rotate` finishes it"));
     }
     findings
 }
 
-/// Names keys that sign no more, of which no statement says who took over from them.
+/// Findings for earlier keys without a recorded rotation.
 pub(super) fn broken_chain(user: &User) -> Vec<Finding> {
-    // While a rotation is under way, or was cut short, that is told by its own finding.
+    // A rotation in progress, or interrupted, has a finding of its own.
     if fs::symlink_metadata(user.keys().next()).is_ok() {
         return Vec::new();
     }
@@ -64,16 +64,15 @@ pub(super) fn broken_chain(user: &User) -> Vec<Finding> {
     missing
         .map(|key| {
             let short = key.get(..16).unwrap_or(&key);
-            let what = format!("no statement says who took over from your earlier key {short}");
-            let why =
-                "a file of `keys/chain` is missing: threads that the key signed can be read, and not be gone on with";
+            let what = format!("no recorded rotation names the successor of your earlier key {short}");
+            let why = "a file of `keys/chain` is missing: threads that the key signed can be read, but not continued";
             let found = Finding::new(Severity::Warning, "chain_broken", "the chain of your keys", what, why);
-            found.help(format!("put the files of `{}` back from a copy", user.keys().chain().display()))
+            found.help(format!("restore the files of `{}` from a copy", user.keys().chain().display()))
         })
         .collect()
 }
 
-/// Whom a step of the chain takes over from.
+/// The predecessor in a recorded rotation.
 fn from(path: &Path) -> Option<String> {
     let step: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     step.get("from")?.as_str().map(str::to_owned)

@@ -1,4 +1,4 @@
-//! Approvals: a call waits, a person decides, the thread goes on.
+//! Approvals: a call is pending, a person decides, the thread is resumed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! A server of a stranger: handlers of axum on a runtime with one thread, which no call may block.
+//! A server of an outside program: axum handlers on a runtime with one thread, which no call may block.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -183,12 +183,12 @@ async fn a_cancel_is_served_while_many_runs_wait() {
         let (status, outcome) = waiting.await.unwrap();
         assert_eq!((status, outcome["status"].as_str()), (200, Some("cancelled")));
     }
-    let (status, error) = ask(address, "GET", "/threads/nobody", "").await;
+    let (status, error) = ask(address, "GET", "/threads/missing", "").await;
     assert_eq!((status, error["error"]["code"].as_str()), (404, Some("thread_not_found")));
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_stops_no_thread() {
+async fn a_client_that_disconnects_does_not_stop_its_thread() {
     let server = server().await;
     let stream = send(server.address, "POST", "/run", "soon").await;
     until("it is asked", async || server.model.asked.load(Ordering::SeqCst) == 1).await;

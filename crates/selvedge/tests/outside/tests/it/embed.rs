@@ -100,7 +100,7 @@ fn a_key_names_one_thread_and_one_run() {
 }
 
 #[test]
-fn a_limit_suspends_and_a_higher_one_goes_on() {
+fn a_limit_suspends_and_a_higher_one_resumes() {
     let folder = folder();
     let turns = json!([{"calls": [{"tool": "nothing"}]}, {"say": "Done."}]);
     let selvedge = scripted(&folder, &turns).limit(Limit::Turns(1)).open().unwrap();
@@ -125,7 +125,7 @@ fn a_directive_of_the_project_runs_with_its_inputs() {
 }
 
 #[test]
-fn threads_go_on_in_the_next_process() {
+fn threads_continue_in_the_next_process() {
     let folder = folder();
     let turns = json!([{"say": "First."}, {"say": "Second."}]);
     let first = scripted(&folder, &turns).open().unwrap();

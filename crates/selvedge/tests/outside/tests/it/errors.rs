@@ -11,8 +11,8 @@ fn every_call_fails_with_a_code_a_kind_and_a_hint() {
     is_error::<Error>();
     let folder = folder();
     let selvedge = Selvedge::open(folder.path()).unwrap();
-    let nobody = ThreadId::new("nobody-000000000000").unwrap();
-    let error = selvedge.send(&nobody, "hello").join().unwrap_err();
+    let missing = ThreadId::new("missing-000000000000").unwrap();
+    let error = selvedge.send(&missing, "hello").join().unwrap_err();
     assert_eq!((error.code(), error.kind(), error.is_retryable()), ("thread_not_found", Kind::Absent, false));
     assert!(error.hint().is_some());
     let shown = selvedge::serde_json::to_value(&error).unwrap();
@@ -27,7 +27,7 @@ fn every_call_fails_with_a_code_a_kind_and_a_hint() {
 }
 
 #[test]
-fn what_can_not_be_a_tool_is_refused_when_it_is_opened() {
+fn an_invalid_tool_is_refused_by_open() {
     let folder = folder();
     let refused = |tool: Tool| Selvedge::builder().project(folder.path()).tool(tool).open().unwrap_err().code();
     assert_eq!(refused(Tool::function("bad", "", json!({"type": 7}), |_, _| ())), "tool_invalid");
@@ -40,7 +40,8 @@ fn what_can_not_be_a_tool_is_refused_when_it_is_opened() {
 
 #[test]
 fn a_store_whose_key_is_elsewhere_gets_no_second_key() {
-    let (folder, home) = (folder(), folder());
+    let home = folder();
+    let folder = folder();
     drop(Selvedge::builder().project(folder.path()).home(home.path()).open().unwrap());
     let error = Selvedge::open(folder.path()).unwrap_err();
     assert!(error.hint().unwrap().contains("home"), "{error:?}");

@@ -1,4 +1,4 @@
-//! What a program of a stranger does with `selvedge`, and with nothing else of the project.
+//! An outside program, which uses the crate `selvedge` and nothing else of the project.
 
 mod approvals;
 mod axum_handler;

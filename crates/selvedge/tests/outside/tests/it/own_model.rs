@@ -1,4 +1,4 @@
-//! A model of the program's own.
+//! An own model.
 
 use selvedge::{
     Answer, Block, BoxFuture, Cancel, Draft, Drafts, End, Limit, Model, ModelError, Money, Price, Prompt, Selvedge,

@@ -80,7 +80,7 @@ fn what_a_closure_returns_is_what_the_model_sees() {
 
 /// An async tool uses sockets of the program's own runtime, although the engine polls it.
 #[tokio::test]
-async fn an_async_closure_sees_the_runtime_of_the_program() {
+async fn an_async_closure_runs_in_the_runtime_of_the_program() {
     let folder = folder();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,6 +104,7 @@ async fn an_async_closure_sees_the_runtime_of_the_program() {
 }
 
 async fn results_of(selvedge: &Selvedge, thread: &ThreadId) -> Vec<(Value, bool)> {
-    let (selvedge, thread) = (selvedge.clone(), thread.clone());
+    let selvedge = selvedge.clone();
+    let thread = thread.clone();
     tokio::task::spawn_blocking(move || results(&selvedge, &thread)).await.unwrap()
 }

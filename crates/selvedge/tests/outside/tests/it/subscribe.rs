@@ -1,4 +1,4 @@
-//! Watching what this process does, and following what any process commits.
+//! Subscribing to this process, and following the commits of any process.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ async fn a_subscriber_sees_drafts_before_commits_and_then_the_end() {
     let thread = selvedge.create("A poem.").await.unwrap();
     let mut subscription = selvedge.subscribe(Watched::Thread(thread.clone()));
     let run = selvedge.resume(&thread, Input::nothing());
-    let (mut drafted, mut committed) = (String::new(), 0);
+    let mut drafted = String::new();
+    let mut committed = 0;
     loop {
         match subscription.next().await.unwrap() {
             RunEvent::Draft { draft: Draft::Text { text }, .. } => drafted.push_str(&text),
@@ -35,7 +36,8 @@ async fn a_follower_that_only_reads_sees_every_line_once() {
     let reader = Selvedge::builder().project(folder.path()).read_only().open().unwrap();
     let mut follow = reader.follow(&thread, 0);
     let sent = writer.send(&thread, "More.");
-    let (mut said, mut line) = (Vec::new(), 0);
+    let mut said = Vec::new();
+    let mut line = 0;
     while said.len() < 4 {
         let next = tokio::time::timeout(Duration::from_secs(20), follow.next()).await.unwrap().unwrap();
         assert_eq!(next.seq, line);
