@@ -12,9 +12,9 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
     config_list, decide, demo, directive_check, directive_list, doctor, erase, export, heads, help, import, inbox,
-    init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair, replay,
-    restore, resume, run, send, sign, snapshots, state, stop, thread_delete, thread_find, thread_list, thread_new,
-    thread_rename, thread_show, tool_list, tree, verify, wait,
+    init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, model_check, model_list, model_show,
+    prune, reindex, repair, replay, restore, resume, run, send, sign, snapshots, state, stop, thread_delete,
+    thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, verify, wait,
 };
 use crate::commands::{blob, chat, directive_new, tool_new, transcript};
 use crate::error::{Exit, Failure};
@@ -110,6 +110,9 @@ pub(crate) enum Command {
     /// Write and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
+    /// List, show and check models
+    #[command(subcommand)]
+    Model(ModelCommand),
     /// Show, explain and check the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -173,6 +176,14 @@ pub(crate) enum DirectiveCommand {
 pub(crate) enum ToolCommand {
     New(tool_new::Args),
     List(tool_list::Args),
+}
+
+/// The commands on models.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelCommand {
+    List(model_list::Args),
+    Show(model_show::Args),
+    Check(model_check::Args),
 }
 
 /// The commands on the configuration.

@@ -220,7 +220,7 @@ impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         match error {
             ConfigError::Read(error) => error.into(),
-            ConfigError::Invalid { ref file, ref flaw } => {
+            ConfigError::Invalid { ref file, ref flaw } | ConfigError::Denied { ref file, ref flaw } => {
                 let failure = Self::of(&error).detail("file", file.as_str());
                 failure.detail("line", flaw.line).detail("column", flaw.column)
             }

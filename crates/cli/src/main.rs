@@ -34,6 +34,7 @@ mod running;
 mod scaffold;
 mod screen;
 mod text;
+mod visible_models;
 mod waiting;
 
 use std::process::ExitCode;
@@ -43,14 +44,15 @@ use std::sync::{Arc, LazyLock};
 use selvedge_model::Stop;
 
 use crate::args::{
-    AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, KeysCommand, ThreadCommand, ToolCommand,
+    AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, KeysCommand, ModelCommand, ThreadCommand,
+    ToolCommand,
 };
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
     config_list, decide, demo, directive_check, directive_list, doctor, erase, export, heads, help, import, inbox,
-    init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, prune, reindex, repair, replay,
-    restore, resume, run, send, sign, snapshots, state, status, stop, thread_delete, thread_find, thread_list,
-    thread_new, thread_rename, thread_show, tool_list, tree, verify, wait,
+    init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, model_check, model_list, model_show,
+    prune, reindex, repair, replay, restore, resume, run, send, sign, snapshots, state, status, stop, thread_delete,
+    thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, verify, wait,
 };
 use crate::commands::{blob, chat, directive_new, tool_new, transcript};
 use crate::context::Context;
@@ -148,6 +150,9 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Directive(DirectiveCommand::List(args))) => directive_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::Check(args))) => directive_check::run(&args, context),
         Some(Command::Tool(ToolCommand::List(args))) => tool_list::run(args, context),
+        Some(Command::Model(ModelCommand::List(args))) => model_list::run(&args, context),
+        Some(Command::Model(ModelCommand::Show(args))) => model_show::run(&args, context),
+        Some(Command::Model(ModelCommand::Check(args))) => model_check::run(&args, context),
         Some(Command::Config(ConfigCommand::List(args))) => config_list::run(&args, context),
         Some(Command::Config(ConfigCommand::Get(args))) => config_get::run(&args, context),
         Some(Command::Config(ConfigCommand::Explain(args))) => config_explain::run(&args, context),

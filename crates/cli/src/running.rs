@@ -57,7 +57,16 @@ pub(crate) struct Running {
 impl Running {
     /// Opens the project to run threads in it. Threads that a dead process left running are suspended first, with a notice.
     pub(crate) fn open(context: &Context<'_>) -> Result<Self> {
-        let workshop = Arc::new(workshop(context)?);
+        Self::open_recording(context, None)
+    }
+
+    /// The same; calls of models on the network are recorded in a folder.
+    pub(crate) fn open_recording(context: &Context<'_>, record: Option<&Path>) -> Result<Self> {
+        let mut workshop = workshop(context)?;
+        if let Some(folder) = record {
+            workshop.models = workshop.models.recording(context.folder.join(folder));
+        }
+        let workshop = Arc::new(workshop);
         workshop.unmatched_rules(RuleSource::Project)?.iter().for_each(|notice| context.output.say(clean(notice)));
         let trust = User::find()?.trust()?;
         let store = context.open(Access::ReadWrite)?;
@@ -266,17 +275,12 @@ pub(crate) fn workshop_of(config: Config, context: &Context<'_>) -> Result<Works
             Unsigned::Refuse => Policy::RequireTrusted,
         },
     };
-    Ok(Workshop {
-        library,
-        project,
-        environment: environment(),
-        config,
-        models: Models::default(),
-        program: Program::default(),
-    })
+    let environment = environment();
+    let models = Models::configured(&config.models, &environment);
+    Ok(Workshop { library, project, environment, config, models, program: Program::default() })
 }
 
-fn environment() -> BTreeMap<String, String> {
+pub(crate) fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
@@ -284,7 +288,8 @@ fn environment() -> BTreeMap<String, String> {
 
 /// Removes secrets, which must never reach a log.
 pub(crate) fn redactor(workshop: &Workshop) -> Redactor {
-    Redactor::new(secrets(&workshop.environment), patterns(&workshop.config))
+    let secrets = secrets(&workshop.environment).into_iter().chain(workshop.models.secrets());
+    Redactor::new(secrets, patterns(&workshop.config))
 }
 
 /// A text without secrets, by the environment and the built-in patterns: works before any configuration is read.

@@ -254,7 +254,8 @@ impl Classify for Error {
                 Some(format!("raise that of its parent first: `selvedge resume {parent} --raise {limit}={needs}`"))
             }
             Self::NoPrice { model, .. } => Some(format!(
-                "set a price for `{model}` in `config/agent/models.yaml` (`selvedge config explain models.known`)"
+                "add its price in dollars per million tokens to `.ai/config/agent/models.yaml`: `known: [{{id: \"{model}\", input: DOLLARS, \
+                 output: DOLLARS}}]`"
             )),
             Self::NotStarted { thread, is_there: true, .. } => Some(format!("`selvedge resume {thread}` runs it here")),
             Self::NotStarted { .. } => Some("nothing was created; without `--detach` it runs here".to_owned()),

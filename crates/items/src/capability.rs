@@ -4,6 +4,7 @@
 //! selvedge.execute.tool.files.write     one tool                    tool.files.write        the same, shorter
 //! selvedge.execute.tool.files.*         every tool below `files`    selvedge.*, or just *   everything
 //! selvedge.execute.tool.*.read          `*` inside is one segment   rye.…                   read as `selvedge.…`
+//! rye.agent.threads.*                   `tool.threads.*`; see `older_names`
 //! ```
 //!
 //! Invariants:
@@ -12,6 +13,7 @@
 //! - What a child may call is a true intersection: it never gets what one side did not allow.
 //! - An empty set allows nothing. No verb implies another.
 
+mod older_names;
 mod permissions;
 
 use std::fmt;
@@ -144,6 +146,7 @@ fn parse(text: &str) -> Result<Capability, &'static str> {
     if older_fetch {
         words[1] = "fetch";
     }
+    let words = older_names::translated(words);
     let is_open = words.last() == Some(&"*");
     let fixed = if is_open { &words[..words.len() - 1] } else { &words[..] };
     let segment = |word: &&str| if *word == "*" { Segment::Any } else { Segment::Is((*word).to_owned()) };
@@ -184,7 +187,7 @@ impl Capabilities {
     /// A sorted set of tokens, without those that another token contains.
     pub fn new(tokens: impl IntoIterator<Item = Capability>) -> Self {
         let mut kept: Vec<Capability> = Vec::new();
-        for token in tokens {
+        for token in tokens.into_iter().flat_map(older_names::expanded) {
             if !kept.iter().any(|other| other.contains(&token)) {
                 kept.retain(|other| !token.contains(other));
                 kept.push(token);

@@ -28,6 +28,7 @@ mod merge;
 mod models;
 mod node;
 mod page;
+mod providers;
 mod redaction;
 mod run;
 mod schema;
@@ -58,9 +59,10 @@ pub use error::ConfigError;
 pub use errors::{Class, ErrorClass, Errors};
 pub use explain::{Explained, Said, Setting};
 pub use load::Folders;
-pub use models::{KnownModel, Models};
+pub use models::{KnownModel, Models, TIERS};
 pub use node::Origin;
 pub use page::page;
+pub use providers::{Format, Provider, Timeouts};
 pub use redaction::{Redaction, SecretPattern};
 pub use run::{Runs, Unsigned};
 pub use schema::{schema, schemas};
@@ -80,7 +82,7 @@ pub struct Config {
     pub approvals: Approvals,
     /// Retries and classes of model failures.
     pub errors: Errors,
-    /// The known models and their prices.
+    /// The known models, their prices and their hosts.
     pub models: Models,
     /// Patterns of secrets.
     pub redaction: Redaction,
@@ -121,7 +123,9 @@ impl Config {
         let mut loader = Loader { folders, errors: Vec::new(), notices: Vec::new(), seen: Vec::new() };
         let stacks: Vec<_> = SECTIONS.iter().map(|section| (section, loader.section(section))).collect();
         loader.report_unread_files();
-        let Loader { errors, mut notices, .. } = loader;
+        let Loader { mut errors, mut notices, .. } = loader;
+        let providers = stacks.iter().filter(|(section, _)| section.name == "models");
+        errors.extend(providers.flat_map(|(_, stack)| providers::check_project(stack)));
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -144,7 +148,7 @@ impl Config {
             stops: read(&loaded, "stops", of)?,
             approvals: approvals(&loaded)?,
             errors: read(&loaded, "errors", errors::read)?,
-            models: read(&loaded, "models", of)?,
+            models: read(&loaded, "models", models::read)?,
             redaction: read(&loaded, "redaction", of)?,
             scopes: read(&loaded, "scopes", scopes::read)?,
             coordination: read(&loaded, "coordination", of)?,

@@ -174,13 +174,21 @@ impl Directive {
             doubts.push("its body is empty: the agent gets no instructions".to_owned());
         }
         let declared = |name: &String| self.inputs.iter().any(|input| input.name == *name);
-        if !self.inputs.is_empty() {
-            let named = interpolate::input_names(&self.body);
-            for name in named.iter().filter(|name| !declared(name)) {
-                doubts.push(format!("its body names the input `{name}`, which is not declared"));
-            }
+        let named = interpolate::input_names(&self.body);
+        for name in named.iter().filter(|name| !declared(name)) {
+            doubts.push(format!("its body names the input `{name}`, which is not declared"));
         }
         doubts
+    }
+
+    /// A warning that its hooks are not executed, if it has any.
+    pub fn hook_warning(&self) -> Option<String> {
+        let hook = |hook: &Hook| format!("`{}` at `{}`", hook.id, hook.event);
+        let hooks: Vec<String> = self.hooks.iter().map(hook).collect();
+        let plural = if hooks.len() == 1 { "hook is" } else { "hooks are" };
+        (!hooks.is_empty()).then(|| {
+            format!("WARNING: its {plural} NOT EXECUTED, because this version has no hooks: {}", hooks.join(", "))
+        })
     }
 }
 

@@ -51,6 +51,7 @@ pub struct Builder {
     agent: Option<String>,
     instructions: String,
     models: Vec<(String, Provided)>,
+    default_model: Option<String>,
     tools: Vec<Tool>,
     allowed: Vec<String>,
     limits: Limits,
@@ -111,7 +112,15 @@ impl Builder {
     /// Adds a model whose tokens cost money. A call that a thread's [`Limit::Spend`] does not cover is not made. Prices in the
     /// configuration (`models.known`) take precedence.
     pub fn priced_model(mut self, name: impl Into<String>, model: impl Model + 'static, price: Price) -> Self {
-        self.models.push((name.into(), Provided { model: Arc::new(model), price: Some(price) }));
+        self.models
+            .push((name.into(), Provided { model: Arc::new(model), price: Some(price), output_tokens_max: None }));
+        self
+    }
+
+    /// The model of threads that say nothing else, such as `anthropic:claude-…` or a tier, instead of the first one that was added. Its
+    /// key is looked for among the variables of [`Builder::environment`]; `models.providers` of the configuration lists the hosts.
+    pub fn default_model(mut self, name: impl Into<String>) -> Self {
+        self.default_model = Some(name.into());
         self
     }
 
@@ -135,7 +144,8 @@ impl Builder {
         self
     }
 
-    /// The environment variables that command tools may declare. The process's own are not read; pass `std::env::vars()` for all of them.
+    /// The environment variables that have the keys of models and that command tools may declare. The process's own are not read; pass
+    /// `std::env::vars()` for all of them.
     pub fn environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         self.environment.extend(variables);
         self
@@ -158,7 +168,9 @@ impl Builder {
         let trust = home.trust()?;
         let config =
             Config::load(&Folders { user: Some(home.folder.clone()), project: Some(home.project.join(".ai")) })?;
-        let (models, default_model) = models(self.models, runtime.clone());
+        let configured = Models::configured(&config.models, &self.environment);
+        let (models, default_model) = models(configured, self.models, runtime.clone());
+        let default_model = self.default_model.unwrap_or(default_model);
         let mut program = Program { instructions: self.instructions, ..Program::default() };
         for tool in self.tools {
             let (tool, approval) = tool.finish(runtime.clone())?;
@@ -182,7 +194,7 @@ impl Builder {
             prefix: prefix.clone(),
             length_min: *length_min,
         });
-        let redactor = Redactor::new(self.secrets, patterns.collect());
+        let redactor = Redactor::new(self.secrets.into_iter().chain(models.secrets()), patterns.collect());
         let library = Library {
             project: Some(home.project.join(".ai")),
             user: Some(home.folder.clone()).filter(|folder| folder.is_dir()),
@@ -207,16 +219,15 @@ impl Builder {
     }
 }
 
-/// The models by the first word of their names, and the name of the default one.
-fn models(given: Vec<(String, Provided)>, runtime: Option<Handle>) -> (Models, String) {
+/// The configured models and those of the program, by the first word of their names, and the name of the default one.
+fn models(mut models: Models, given: Vec<(String, Provided)>, runtime: Option<Handle>) -> (Models, String) {
     let default = given.first().map_or(SCRIPTED, |(name, _)| name).to_owned();
     let mut by_word: BTreeMap<String, BTreeMap<String, Provided>> = BTreeMap::new();
-    for (name, Provided { model, price }) in given {
+    for (name, Provided { model, price, output_tokens_max }) in given {
         let word = name.split(':').next().unwrap_or_default().to_owned();
         let model = Arc::new(ProgramModel { model, runtime: runtime.clone() });
-        by_word.entry(word).or_default().insert(name, Provided { model, price });
+        by_word.entry(word).or_default().insert(name, Provided { model, price, output_tokens_max });
     }
-    let mut models = Models::default();
     for (word, named) in by_word {
         let own = word.clone();
         let provider: Provider = Arc::new(move |wanted| {

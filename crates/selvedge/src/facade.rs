@@ -425,7 +425,7 @@ impl Shared {
             Task::Say(messages) => {
                 let defaults = &self.defaults;
                 let thread = NewThread {
-                    model: Some(model.unwrap_or_else(|| defaults.model.clone())),
+                    model: Some(self.workshop.models.named(model.as_deref().unwrap_or(&defaults.model))),
                     limits: Some(limits.over(&self.workshop.config.limits)),
                     capabilities: Some(defaults.capabilities.clone()),
                     acknowledged: defaults.risks.clone(),

@@ -82,6 +82,10 @@
 //! [`Builder::model`], or with its price with [`Builder::priced_model`]; each thread records the name. A [`ModelError`] says whether a retry
 //! helps; the engine retries. See `examples/own_model.rs`.
 //!
+//! Models on the network need no code: they are named `anthropic:MODEL`, `openai:MODEL`, `openai-responses:MODEL`, by a host of the
+//! configuration (`models.providers`), or by a tier such as `fast`, with [`Builder::default_model`] or [`Job::model`]. Their keys are looked
+//! for among the variables that [`Builder::environment`] is given, and never reach a log.
+//!
 //! # Tools
 //!
 //! A tool is a closure ([`Tool::function`], [`Tool::async_function`]) or an implementation of [`model::Tool`]. Its arguments are checked against

@@ -3,9 +3,11 @@
 //! What a person does on the command line, an agent does with tools: start a directive as a child, wait for threads, get their
 //! status, search a chain, resume, hand off, cancel and kill. Each tool needs its own capability (`tool.threads.…`), so a
 //! directive that declares none can't act on threads. Tools that change other threads only reach descendants of the calling thread.
+//! `older_names` has the names of older documents.
 
 mod blob;
 mod child;
+pub(crate) mod older_names;
 mod resume;
 mod thread_tools;
 
@@ -87,7 +89,9 @@ impl Orchestrator {
 
     /// Adds the tools that act on threads; those without a capability are not offered.
     fn equip(&self, work: &mut Assignment) {
-        work.tools.extend(thread_tools::all(&self.shared));
+        let tools = thread_tools::all(&self.shared);
+        work.tools.extend(older_names::tools(&tools));
+        work.tools.extend(tools);
         work.spawning = Some(Spawning {
             children: Arc::new(self.clone()),
             at_once: self.shared.at_once(),

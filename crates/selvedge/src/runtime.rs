@@ -1,7 +1,7 @@
 //! Futures of the embedding program, polled inside its own tokio runtime.
 //!
-//! The engine polls models and tools in its own small runtime, which has timers and no sockets. A program that opens Selvedge inside a
-//! tokio runtime expects its HTTP client to work in a tool, so such futures enter that runtime while they are polled.
+//! The engine polls models and tools in its own small runtime. A program that opens Selvedge inside a tokio runtime expects that the tasks
+//! and connections of its tools belong to that one, so such futures enter it while they are polled.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;

@@ -10,6 +10,7 @@ mod continuation;
 mod error;
 mod gate;
 pub mod models;
+mod permissions;
 mod program;
 mod prompt;
 mod rules;
@@ -37,6 +38,7 @@ use selvedge_tools::{
 };
 use serde_json::{Map, Value};
 
+use crate::orchestrator::older_names::Older;
 pub use chat::{Conversation, is_conversation};
 use continuation::Original;
 pub use error::OrderError;
@@ -130,7 +132,8 @@ impl Workshop {
         let mut acknowledged: Vec<Risk> = acknowledged.map(|one| one.risk).collect();
         acknowledged.sort_unstable();
         acknowledged.dedup();
-        let model = options.model.or_else(|| self.model_of(&directive.item, &agent));
+        let model =
+            options.model.map(|name| self.models.named(&name)).or_else(|| self.model_of(&directive.item, &agent));
         let limits = options.limits.over(&directive.item.limits).over(&self.config.limits);
         let thread = NewThread {
             directive: DirectiveId::new(directive.id()).ok(),
@@ -247,7 +250,7 @@ impl Workshop {
         terms: Recorded<'_>,
     ) -> Result<(Assignment, Vec<String>), OrderError> {
         let name = terms.model.unwrap_or_else(|| SCRIPTED.to_owned());
-        let Provided { model, price: own_price } = self.models.make(&name, &self.project)?;
+        let Provided { model, price: own_price, output_tokens_max } = self.models.make(&name, &self.project)?;
         let risk_max = terms.acknowledged.iter().copied().max().unwrap_or_default().max(UNACKNOWLEDGED_MAX);
         let Tools { ready: mut tools, mut notices } = self.tools()?;
         let is_unacknowledged =
@@ -256,6 +259,10 @@ impl Workshop {
             let how = "`permissions: {allow: […], acknowledge: [{risk: dangerous, why: …}]}`";
             format!("tool `{}` is dangerous and not offered: acknowledge it with {how}", spec.name)
         }));
+        if let Some((directive, _)) = directive {
+            notices.extend(self.unmatched_permissions(directive, tools.iter().map(|tool| tool.spec()))?);
+            notices.extend(directive.hook_warning());
+        }
         let outputs = directive.map(|(directive, _)| directive.outputs.as_slice()).unwrap_or_default();
         let mut work = Assignment::new(agent_id, model, name);
         if !outputs.is_empty() {
@@ -266,13 +273,17 @@ impl Workshop {
         if directive.is_none() {
             self.program.instruct(&mut work.system);
         }
-        work.gate = gate::gate(terms.capabilities.clone(), risk_max, self.config.approvals.clone());
+        let text = directive.map_or("", |(directive, _)| directive.body.as_str());
+        let older = [Older::ThreadDirective, Older::Orchestrator].into_iter().filter(|older| older.is_in(text));
+        let older = older.map(Older::offered_name).collect();
+        work.gate = gate::gate(terms.capabilities.clone(), risk_max, self.config.approvals.clone(), older);
         work.gate = self.program.gate(work.gate);
         work.limits = terms.limits;
         work.hooks = directive.iter().flat_map(|(directive, _)| &directive.hooks).flat_map(Hook::shown).collect();
         self.configure(&mut work);
         // The configured price counts, then the model's own.
         work.price = work.price.filter(|price| !price.is_free()).or(own_price).or(work.price);
+        work.output_tokens_max = work.output_tokens_max.or(output_tokens_max);
         let window = self.config.models.context_tokens(&work.model_name);
         let original = Original {
             directive: directive.map(|(directive, _)| directive),
@@ -351,7 +362,9 @@ impl Workshop {
 
     /// The model that a directive or an agent names, by itself or by its tier.
     fn model_of(&self, directive: &Directive, agent: &Agent) -> Option<String> {
-        let tier = |tier: &String| self.config.models.tier(tier).map_or_else(|| format!("{TIER}{tier}"), str::to_owned);
+        let set = |tier: &String| self.config.models.tier(tier).map(str::to_owned);
+        let tier =
+            |tier: &String| self.models.tier(tier).or_else(|| set(tier)).unwrap_or_else(|| format!("{TIER}{tier}"));
         let named = |choice: &ModelChoice| choice.id.clone().or_else(|| choice.tier.as_ref().map(tier));
         directive.model.as_ref().and_then(named).or_else(|| agent.model.as_ref().and_then(named))
     }

@@ -322,6 +322,20 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["config_invalid"],
     },
     Page {
+        code: "config_denied",
+        exits: &[Exit::NotAllowed],
+        retry: Retry::Never,
+        meaning: "A project's configuration sets what only the user can set.",
+        cause: "Its `models.yaml` names a key, a key file or a key command, or changes a provider of yours: it could run a command, or send \
+                your key to another host.",
+        remedies: &[
+            "see the entry: the message names the file and the line",
+            "if you trust the project with that provider, add its id to `project_providers` in `config/agent/models.yaml` of your own folder",
+            "move the entry to your own `config/agent/models.yaml`",
+        ],
+        related: &["config_invalid", "model_key_missing"],
+    },
+    Page {
         code: "config_invalid",
         exits: &[Exit::Usage],
         retry: Retry::Never,
@@ -1133,6 +1147,19 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["model_rate_limited", "model_refused"],
     },
     Page {
+        code: "model_key_missing",
+        exits: &[Exit::NotFound],
+        retry: Retry::Never,
+        meaning: "The key of the model's provider is not there.",
+        cause: "The environment variable that the message names is not set, or the key file is missing or readable by others.",
+        remedies: &[
+            "set the variable, such as `export ANTHROPIC_API_KEY=…`",
+            "see what is configured: `selvedge model check`",
+            "name a key file or a command: `selvedge config explain models.providers`",
+        ],
+        related: &["model_unknown", "model_refused"],
+    },
+    Page {
         code: "model_rate_limited",
         exits: &[Exit::Limit],
         retry: Retry::Helps,
@@ -1173,8 +1200,10 @@ pub(crate) const PAGES: &[Page] = &[
         exits: &[Exit::NotFound],
         retry: Retry::Never,
         meaning: "There is no model of this name.",
-        cause: "The name is misspelt, or its provider is not built in.",
+        cause: "The name is misspelt, or its provider is not configured.",
         remedies: &[
+            "see the models that are configured: `selvedge model list`",
+            "add a host: `selvedge config explain models.providers`",
             "use a script: `selvedge run DIRECTIVE --model scripted:FILE`",
             "without `--model` and the directive's `model`, an offline model answers",
         ],
@@ -1227,7 +1256,8 @@ pub(crate) const PAGES: &[Page] = &[
         meaning: "The price of the model is unknown, and the thread has a spend limit.",
         cause: "The model is not listed with a price. Under a spend limit, such a model is refused rather than counted as free.",
         remedies: &[
-            "add its price to `config/agent/models.yaml`: `selvedge config explain models.known` shows the format",
+            "add its price to `known` in `.ai/config/agent/models.yaml`: the hint of the error has the line",
+            "see the models that have one: `selvedge model list`",
         ],
         related: &["budget_exceeded", "limit_reached"],
     },
@@ -1459,6 +1489,15 @@ pub(crate) const PAGES: &[Page] = &[
         cause: "The file or folder belongs to another user, its mode forbids access, or the disk is read-only.",
         remedies: &["check owner and mode: `ls -ld PATH`"],
         related: &["io", "file_not_found"],
+    },
+    Page {
+        code: "recording_invalid",
+        exits: &[Exit::Usage],
+        retry: Retry::Never,
+        meaning: "Recorded calls can't be read or written.",
+        cause: "The folder is not one that `selvedge run --record DIR` wrote, or its files were changed.",
+        remedies: &["name the folder of a recording: `selvedge run DIRECTIVE --model recorded:DIR`"],
+        related: &["model_unknown", "script_not_found"],
     },
     Page {
         code: "replay_diverged",

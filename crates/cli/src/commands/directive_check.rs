@@ -128,6 +128,8 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
         members.remove("body");
     }
     let mut doubts = found.item.doubts();
+    doubts.extend(found.item.hook_warning());
+    doubts.extend(workshop.directive_warnings(&found.item)?);
     let allowed = workshop.environment().allowed;
     let hidden = variable_names(&found.item.body).into_iter().filter(|name| !allowed.contains(name));
     doubts.extend(

@@ -18,6 +18,7 @@ use crate::error::{Failure, Result};
 use crate::new_file::write_item;
 use crate::output::{BOLD, Output, paint};
 use crate::scaffold::SAMPLES;
+use crate::visible_models::visible_models;
 
 /// The name under which the user's own key is trusted.
 const OWNER: &str = "self";
@@ -68,6 +69,7 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         made.files_created = add_samples(&made.project)?;
     }
     show(&made, args.bare, context.output)?;
+    context.output.tell(visible_models(context)?);
     if let Some(around) = around.filter(|_| made.store_created) {
         context.output.say(format!("`{}` has a store too; in this folder, the new one is used", around.display()));
     }

@@ -11,7 +11,7 @@ use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::providers::Replay;
 use selvedge::providers::replay::Recorded;
 use selvedge::replay::{Difference, How, Recording, Report, Step, replay};
-use selvedge::workshop::{OrderError, Workshop};
+use selvedge::workshop::Workshop;
 use selvedge::{Assignment, Engine};
 use selvedge_model::ThreadId;
 use selvedge_store::load::load;
@@ -165,7 +165,7 @@ fn assignment(engine: &Engine, workshop: &Arc<Workshop>, born: &Manifest) -> Res
     let launcher: Launcher = Arc::new(|_| Err("a replay starts nothing".to_owned()));
     let orchestrator = Orchestrator::new(engine.clone(), workshop.clone(), launcher, Arc::new(|_| Ok(())));
     match orchestrator.assignment(born) {
-        Err(OrderError::NoModel { .. } | OrderError::NoScript { .. } | OrderError::Script { .. }) => {
+        Err(error) if error.is_about_model() => {
             let mut work = orchestrator.assignment(&Manifest { model: None, ..born.clone() })?;
             work.model_name = born.model.clone().unwrap_or(work.model_name);
             work.price = workshop.config.models.price(&work.model_name);

@@ -1,5 +1,7 @@
 //! `selvedge run`: creates a thread from a directive, and runs it.
 
+use std::path::PathBuf;
+
 use selvedge::Input;
 use selvedge::workshop::{Order, OrderOptions};
 use selvedge_model::limits::Limits;
@@ -17,7 +19,7 @@ use crate::running::Running;
 /// it kills running tools.
 ///
 /// Without --model, the model of the directive or the agent is used, or else an offline model that answers from a script. `scripted:FILE` answers
-/// from your own script.
+/// from your own script, `recorded:DIR` from calls that --record wrote. `selvedge model list` shows the others.
 ///
 /// JSON: one object per line, each with "type": "committed" with the event, its "thread_id", "version", "seq" and "reason"; "draft"
 /// for output that is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; "missed" if the reader was too slow and
@@ -38,9 +40,12 @@ pub(crate) struct Args {
     /// The agent that runs it; default: `agent`
     #[arg(long, value_name = "AGENT")]
     agent: Option<String>,
-    /// The model; default: that of the directive or the agent
+    /// The model, such as `anthropic:claude-…`, or a tier: fast, general, high or max; default: that of the directive or the agent
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
+    /// Record the exact bytes of calls to models on the network in DIR, without credentials; `--model recorded:DIR` answers from them
+    #[arg(long, value_name = "DIR", conflicts_with = "detach")]
+    record: Option<PathBuf>,
     /// A limit of this run: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
     #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     limits: Vec<Limits>,
@@ -71,7 +76,7 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let agent = args.agent.map(AgentId::new).transpose().map_err(|error| Failure::usage(error.to_string()))?;
     let key = args.key.map(|key| CommitKey::new(format!("run:{key}"))).transpose();
     let key = key.map_err(|error| Failure::usage(error.to_string()))?;
-    let running = Running::open(context)?;
+    let running = Running::open_recording(context, args.record.as_deref())?;
     let options = OrderOptions {
         inputs: values(args.inputs),
         agent,

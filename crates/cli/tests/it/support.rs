@@ -137,6 +137,9 @@ impl Sandbox {
         for name in ["SELVEDGE_DIR", "SELVEDGE_JSON", "NO_COLOR", "CLICOLOR_FORCE", "XDG_CONFIG_HOME"] {
             command.env_remove(name);
         }
+        for name in ["ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"] {
+            command.env_remove(name);
+        }
         command.env("SELVEDGE_HOME", self.home()).env("HOME", self.root()).env("TZ", "UTC").env("COLUMNS", "100");
         command.current_dir(self.project());
         command

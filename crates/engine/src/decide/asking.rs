@@ -262,7 +262,10 @@ pub(super) fn under_way(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step>
 /// The next attempt to get an answer: the possible cost is reserved first.
 pub(super) fn ask(fold: &Fold, live: &Live, rules: &Rules) -> Step {
     let mut turn = live.turn.as_ref().map_or_else(|| Turn::new(fold, live, rules), Turn::next_attempt);
-    let Some(bid) = Bid::of(fold, rules, turn.prompt_bytes) else { return Step::Ask(Box::new(turn)) };
+    let Some(bid) = Bid::of(fold, rules, turn.prompt_bytes) else {
+        turn.output_tokens_max = rules.output_tokens_max;
+        return Step::Ask(Box::new(turn));
+    };
     let Some(account) = &live.account else { return Step::Look(Look::Account) };
     let before = turn.settled.take();
     match bid.reserve(live, account, before.as_ref()) {

@@ -211,6 +211,24 @@ fn the_model_gets_the_maximal_length_of_its_answer() {
     assert_eq!(*told.lock().unwrap(), [Some(8192), Some(300)]);
 }
 
+/// An endless answer of a free model was not bounded by anything.
+#[test]
+fn a_model_without_a_price_gets_the_maximal_length_of_its_answer_too() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = told.clone();
+    let model = Using::tokens(10, 5).meanwhile(move |prompt| seen.lock().unwrap().push(prompt.output_tokens_max));
+    let (mut work, _) = paid_by(model, "1");
+    for (price, limits) in [(Some(Price::default()), spend("1")), (None, Limits::default())] {
+        (work.price, work.limits, work.output_tokens_max) = (price, limits, Some(300));
+        harness.send(&thread, Input::text("hi"), &work).0.unwrap();
+    }
+    work.output_tokens_max = None;
+    harness.send(&thread, Input::text("hi"), &work).0.unwrap();
+    assert_eq!(*told.lock().unwrap(), [Some(300), Some(300), None]);
+}
+
 #[test]
 fn each_attempt_is_reserved_and_an_unknown_cost_is_settled_at_its_bound() {
     let harness = Harness::new();

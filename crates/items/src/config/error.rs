@@ -15,6 +15,14 @@ pub enum ConfigError {
         /// What is wrong, and where.
         flaw: Flaw,
     },
+    /// A project's file sets what only the user can set.
+    #[error("`{file}` can't be used: {flaw}")]
+    Denied {
+        /// The file.
+        file: String,
+        /// What it may not set, and where.
+        flaw: Flaw,
+    },
     /// A file extends itself.
     #[error("`{}` extends itself: {}", .chain.first().map_or("", String::as_str), .chain.join(" → "))]
     Cycle {
@@ -38,6 +46,7 @@ impl Classify for ConfigError {
     fn kind(&self) -> Kind {
         match self {
             Self::Invalid { .. } | Self::Cycle { .. } => Kind::Invalid,
+            Self::Denied { .. } => Kind::Denied,
             Self::UnknownKey { .. } => Kind::Absent,
             Self::Read(error) => error.kind(),
         }
@@ -46,6 +55,7 @@ impl Classify for ConfigError {
     fn code(&self) -> &'static str {
         match self {
             Self::Invalid { .. } => "config_invalid",
+            Self::Denied { .. } => "config_denied",
             Self::Cycle { .. } => "config_cycle",
             Self::UnknownKey { .. } => "config_key_unknown",
             Self::Read(error) => error.code(),
@@ -54,7 +64,7 @@ impl Classify for ConfigError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Invalid { flaw, .. } => flaw.hint.clone(),
+            Self::Invalid { flaw, .. } | Self::Denied { flaw, .. } => flaw.hint.clone(),
             Self::Cycle { .. } => Some("remove `extends` from one of them".to_owned()),
             Self::UnknownKey { nearest: Some(near), .. } => Some(format!("did you mean `{near}`?")),
             Self::UnknownKey { nearest: None, .. } => Some("`selvedge config list` shows every key".to_owned()),

@@ -91,7 +91,7 @@ pub(super) const SECTIONS: &[Section] = &[
         "agent/models.yaml",
         models::KEYS,
         built_in!("models"),
-        "The known models, their prices and context windows.",
+        "The hosts of models, the known models, their prices and context windows.",
     ),
     agent(
         "redaction",

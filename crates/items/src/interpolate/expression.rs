@@ -96,11 +96,14 @@ pub(super) struct Pieces<'a> {
     next: Option<Expression<'a>>,
     /// The end of an expression that a backslash makes plain.
     plain_until: usize,
+    /// The end of the last brace that closes: no expression starts after it.
+    closed_at: usize,
 }
 
 impl<'a> Pieces<'a> {
     pub(super) fn of(text: &'a str) -> Self {
-        Self { text, at: 0, next: None, plain_until: 0 }
+        let closed_at = text.rfind('}').map_or(0, |at| at + 1);
+        Self { text, at: 0, next: None, plain_until: 0, closed_at }
     }
 }
 
@@ -113,7 +116,7 @@ impl<'a> Iterator for Pieces<'a> {
         }
         let start = self.at;
         let mut look = start.max(self.plain_until);
-        while let Some(mark) = self.text[look..].find(['{', '$']) {
+        while let Some(mark) = self.text.get(look..self.closed_at).and_then(|open| open.find(['{', '$'])) {
             let at = look + mark;
             let Some(expression) = expression_at(self.text, at) else {
                 look = at + 1;

@@ -10,6 +10,7 @@ mod input;
 mod interpolate;
 mod knowledge;
 mod library;
+mod providers;
 mod signature;
 mod tool;
 mod yaml;

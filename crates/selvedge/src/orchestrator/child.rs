@@ -2,7 +2,7 @@
 
 use selvedge_engine::spawn::Order;
 use selvedge_model::limits::Limits;
-use selvedge_model::{AgentId, Call, DirectiveId, Message, Role};
+use selvedge_model::{AgentId, Call, DirectiveId, Message, Role, ThreadId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -22,12 +22,30 @@ struct Arguments {
     agent: Option<String>,
     #[serde(default, alias = "limit_overrides")]
     limits: Limits,
+    /// Older documents name it; it can only be the calling thread.
+    parent_thread_id: Option<ThreadId>,
+    /// Older documents use these two to continue a thread.
+    previous_thread_id: Option<Value>,
+    resume_messages: Option<Value>,
+}
+
+impl Arguments {
+    fn check(&self, caller: &ThreadId) -> Result<(), String> {
+        if let Some(parent) = self.parent_thread_id.as_ref().filter(|parent| *parent != caller) {
+            return Err(format!("`parent_thread_id` is `{parent}`, but a child belongs to the thread that starts it"));
+        }
+        if self.previous_thread_id.is_some() || self.resume_messages.is_some() {
+            return Err("a child begins a conversation of its own; `resume_thread` continues a thread".to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// The child that a call starts.
 pub(super) fn order(workshop: &Workshop, call: &Call) -> Result<Order, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let arguments: Arguments = serde_json::from_value(call.arguments.clone()).map_err(|error| text(&error))?;
+    arguments.check(&call.thread)?;
     let directive = DirectiveId::new(&arguments.directive).map_err(|error| text(&error))?;
     let agent = arguments.agent.map(AgentId::new).transpose().map_err(|error| text(&error))?;
     let found = workshop.library.directive(&directive).map_err(|error| text(&error))?;

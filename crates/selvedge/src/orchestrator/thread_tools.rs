@@ -18,7 +18,7 @@ use selvedge_model::{Call, Cancel, Output, Status, Stop, ThreadId, Tool, ToolErr
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{HANDOFF, SPAWN, Shared, blob, resume};
+use super::{HANDOFF, SPAWN, Shared, blob, older_names, resume};
 
 /// The tools that wait for threads.
 const WAIT: &str = "wait_threads";
@@ -348,7 +348,7 @@ fn threads(call: &Call) -> Result<(Vec<ThreadId>, Map<String, Value>), String> {
 
 /// The threads that a call waits for.
 fn awaited(tool: &str, arguments: &Value) -> Vec<ThreadId> {
-    let named = match tool {
+    let named = match older_names::operation(tool, arguments) {
         WAIT => arguments.get("thread_ids").and_then(Value::as_array).map_or(&[][..], Vec::as_slice),
         RESUME => arguments.get("thread_id").map_or(&[][..], std::slice::from_ref),
         _ => &[],

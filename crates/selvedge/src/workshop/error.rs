@@ -4,7 +4,7 @@ use selvedge_items::ItemError;
 use selvedge_items::input::InputError;
 use selvedge_items::interpolate::InterpolationError;
 use selvedge_model::error::{Classify, Kind as ErrorKind};
-use selvedge_providers::ScriptError;
+use selvedge_providers::{RecordError, ScriptError};
 use selvedge_tools::InvalidTool;
 
 use super::TIER;
@@ -45,6 +45,19 @@ pub enum OrderError {
         /// What is wrong.
         why: String,
     },
+    /// Recorded calls can't be read.
+    #[error(transparent)]
+    Recording(#[from] RecordError),
+    /// The key of a provider is not there.
+    #[error("provider `{provider}` has no key: `{from}`: {why}")]
+    NoKey {
+        /// The provider.
+        provider: String,
+        /// The variable or the file that should have it.
+        from: String,
+        /// Why it can't be used.
+        why: String,
+    },
     /// No registered provider has the model.
     #[error("there is no provider for the model `{model}`; known are {}", listed(known))]
     NoModel {
@@ -55,13 +68,27 @@ pub enum OrderError {
     },
 }
 
+impl OrderError {
+    /// Whether only the model can't be used.
+    pub fn is_about_model(&self) -> bool {
+        matches!(
+            self,
+            Self::NoModel { .. }
+                | Self::NoKey { .. }
+                | Self::NoScript { .. }
+                | Self::Script { .. }
+                | Self::Recording(_)
+        )
+    }
+}
+
 impl Classify for OrderError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Item(error) => error.kind(),
             Self::Interpolation { source, .. } => source.kind(),
-            Self::Input(_) | Self::Tool(_) | Self::Script { .. } => ErrorKind::Invalid,
-            Self::NoScript { .. } | Self::NoModel { .. } => ErrorKind::Absent,
+            Self::Input(_) | Self::Tool(_) | Self::Script { .. } | Self::Recording(_) => ErrorKind::Invalid,
+            Self::NoScript { .. } | Self::NoModel { .. } | Self::NoKey { .. } => ErrorKind::Absent,
         }
     }
 
@@ -73,6 +100,8 @@ impl Classify for OrderError {
             Self::Tool(error) => error.code(),
             Self::Script { .. } => "script_invalid",
             Self::NoScript { .. } => "script_not_found",
+            Self::Recording(error) => error.code(),
+            Self::NoKey { .. } => "model_key_missing",
             Self::NoModel { .. } => "model_unknown",
         }
     }
@@ -87,8 +116,18 @@ impl Classify for OrderError {
             Self::NoScript { .. } => Some("name a file inside the project: `--model scripted:PATH`".to_owned()),
             Self::NoModel { model, .. } if model.starts_with(TIER) => {
                 let tier = model.trim_start_matches(TIER);
-                Some(format!("set the model of the tier: `tiers: {{{tier}: MODEL}}` in `.ai/config/agent/models.yaml`"))
+                Some(format!(
+                    "set ANTHROPIC_API_KEY or OPENAI_API_KEY, or name a model: `tiers: {{{tier}: MODEL}}` in \
+                     `.ai/config/agent/models.yaml`"
+                ))
             }
+            Self::Recording(_) => Some("name a folder that `selvedge run --record DIR` wrote".to_owned()),
+            Self::NoKey { from, .. } if from.starts_with('/') => {
+                Some("write the key into that file, and let only its owner read it (`chmod 600`)".to_owned())
+            }
+            Self::NoKey { provider, from, .. } => Some(format!(
+                "set `{from}`, or name a key file or a command for `{provider}`: `selvedge config explain models.providers`"
+            )),
             Self::NoModel { .. } => {
                 Some("`--model scripted:FILE` answers from a script; without `--model` an offline one does".to_owned())
             }

@@ -11,9 +11,27 @@ use selvedge_model::ToolSpec;
 use selvedge_model::tool::Risk;
 use selvedge_tools::directive_return;
 
+use crate::orchestrator::older_names::Older;
+
 /// Checks in this order; the first denial counts.
-pub(super) fn gate(capabilities: Capabilities, risk_max: Risk, approvals: Approvals) -> Gate {
-    Arc::new(move |spec, _| {
+///
+/// A tool under an older name is judged as the one that it stands for. It is offered only if it is one of `older`.
+pub(super) fn gate(capabilities: Capabilities, risk_max: Risk, approvals: Approvals, older: Vec<String>) -> Gate {
+    Arc::new(move |spec, arguments| {
+        let spec = match Older::named(&spec.name) {
+            None => spec,
+            Some(found) if arguments.is_null() => {
+                let is_useful = found.specs().any(|spec| may_call(&capabilities, spec).is_ok());
+                return match is_useful && older.contains(&spec.name) {
+                    true => Permission::Allowed,
+                    false => Permission::Denied(format!("`{}` is an older name", spec.name)),
+                };
+            }
+            Some(found) => match found.spec(arguments) {
+                Ok(spec) => spec,
+                Err(why) => return Permission::Denied(why),
+            },
+        };
         // A directive with outputs may always return them.
         if spec.name == directive_return::NAME {
             return Permission::Allowed;

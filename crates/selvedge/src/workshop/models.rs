@@ -1,18 +1,32 @@
 //! Which models there are, by the first word of their names.
 //!
-//! A model is named by its provider and what that calls it: `scripted:answers.yaml`, or the provider alone: `scripted`.
+//! A model is named by its provider and the provider's name for it: `anthropic:claude-…`, `scripted:answers.yaml`, or the provider alone:
+//! `scripted`. Providers on the network are data ([`hosts`]); the others are registered here. A tier, such as `fast`, is a name for one of
+//! these models.
+
+mod hosts;
+mod listed;
+mod probe;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use selvedge_items::config;
 use selvedge_model::{Model, Price};
-use selvedge_providers::{Script, Scripted};
+use selvedge_providers::{Recorded, Remote, Script, Scripted};
+use serde_json::Value;
 
 use super::OrderError;
+pub use hosts::Credentials;
+use hosts::Hosts;
+pub use listed::Listed;
+pub use probe::ProbeError;
 
 /// The provider of models that answer from scripts, and the name of the one that answers offline without any.
 pub const SCRIPTED: &str = "scripted";
+/// The provider of models that answer from recorded calls.
+pub const RECORDED: &str = "recorded";
 
 /// A model that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -30,21 +44,25 @@ pub struct Provided {
     pub model: Arc<dyn Model>,
     /// What its tokens cost, where the configuration does not say.
     pub price: Option<Price>,
+    /// The most tokens of an answer, where the configuration does not say.
+    pub output_tokens_max: Option<u64>,
 }
 
 /// Makes the models of one provider.
 pub type Provider = Arc<dyn Fn(Wanted<'_>) -> Result<Provided, OrderError> + Send + Sync>;
 
-/// The providers of models, by name. By default there is only the scripted one.
+/// The providers of models, by name. By default there are only those that need no network.
 #[derive(Clone)]
 pub struct Models {
     providers: BTreeMap<String, Provider>,
+    hosts: Option<Hosts>,
 }
 
 impl Default for Models {
     fn default() -> Self {
-        let mut models = Self { providers: BTreeMap::new() };
+        let mut models = Self { providers: BTreeMap::new(), hosts: None };
         models.register(SCRIPTED, Arc::new(scripted));
+        models.register(RECORDED, Arc::new(recorded));
         models
     }
 }
@@ -56,30 +74,100 @@ impl std::fmt::Debug for Models {
 }
 
 impl Models {
+    /// The providers of the configuration, with the credentials that are among these environment variables.
+    pub fn configured(config: &config::Models, environment: &BTreeMap<String, String>) -> Self {
+        Self { hosts: Some(Hosts::new(config, environment)), ..Self::default() }
+    }
+
+    /// The same providers; every call on the network is recorded in a folder, without credentials.
+    #[must_use]
+    pub fn recording(mut self, folder: PathBuf) -> Self {
+        if let Some(hosts) = &mut self.hosts {
+            hosts.record = Some(folder);
+        }
+        self
+    }
+
     /// Adds a provider, in place of the one that had this name before.
     pub fn register(&mut self, name: impl Into<String>, provider: Provider) {
         self.providers.insert(name.into(), provider);
     }
 
+    /// The keys of the configured providers, as far as they are known: they must never reach a log.
+    pub fn secrets(&self) -> Vec<String> {
+        self.hosts.as_ref().map(Hosts::secrets).unwrap_or_default()
+    }
+
+    /// The model that a tier stands for now.
+    pub fn tier(&self, name: &str) -> Option<String> {
+        self.hosts.as_ref()?.tier(name)
+    }
+
+    /// The full name of a model: that of the tier, if the name is that of a tier and not of a provider.
+    pub fn named(&self, name: &str) -> String {
+        let is_provider = name.contains(':') || self.providers.contains_key(name);
+        let tier = if is_provider { None } else { self.tier(name) };
+        tier.unwrap_or_else(|| name.to_owned())
+    }
+
+    /// The model of a name on the network, to try it.
+    pub fn remote(&self, model: &str, project: &Path) -> Result<Remote, OrderError> {
+        let (provider, name) = split(model);
+        let found = self.hosts.as_ref().and_then(|hosts| Some((hosts, hosts.config.provider(provider)?)));
+        match (found, name) {
+            (Some((hosts, found)), Some(name)) if !name.is_empty() => hosts.remote(found, name, project),
+            _ => Err(self.unknown(model)),
+        }
+    }
+
     /// The model of a name.
     pub(super) fn make(&self, model: &str, project: &Path) -> Result<Provided, OrderError> {
-        let (provider, name) = match model.split_once(':') {
-            Some((provider, name)) => (provider, Some(name)),
-            None => (model, None),
-        };
+        let (provider, name) = split(model);
         match self.providers.get(provider) {
             Some(provider) => provider(Wanted { name, project }),
             None => {
-                let known = self.providers.keys().cloned().collect();
-                Err(OrderError::NoModel { model: model.to_owned(), known })
+                Ok(Provided { model: Arc::new(self.remote(model, project)?), price: None, output_tokens_max: None })
             }
         }
     }
+
+    /// The names of the providers that are not on the network.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.providers.keys().map(String::as_str)
+    }
+
+    fn unknown(&self, model: &str) -> OrderError {
+        let hosts = self.hosts.iter().flat_map(|hosts| &hosts.config.providers).map(|provider| provider.id.as_str());
+        let mut known: Vec<String> = self.names().chain(hosts).map(str::to_owned).collect();
+        known.sort();
+        OrderError::NoModel { model: model.to_owned(), known }
+    }
+}
+
+/// A name as the provider, and the provider's name for the model, if there is one.
+fn split(model: &str) -> (&str, Option<&str>) {
+    model.split_once(':').map_or((model, None), |(provider, name)| (provider, Some(name)))
+}
+
+fn recorded(wanted: Wanted<'_>) -> Result<Provided, OrderError> {
+    let folder = wanted.project.join(wanted.name.unwrap_or_default());
+    let model = Recorded::open(&folder).map_err(OrderError::Recording)?;
+    let output_tokens_max = recorded_limit(&folder);
+    Ok(Provided { model: Arc::new(model), price: Some(Price::default()), output_tokens_max })
+}
+
+/// The output limit of the first recorded request: a request with another one is not the recorded one.
+fn recorded_limit(folder: &Path) -> Option<u64> {
+    let names = std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let first = names.filter(|name| name.ends_with(".request.json")).min()?;
+    let body: Value = serde_json::from_slice(&std::fs::read(folder.join(first)).ok()?).ok()?;
+    let fields = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+    fields.iter().find_map(|name| body.get(name)?.as_u64())
 }
 
 fn scripted(wanted: Wanted<'_>) -> Result<Provided, OrderError> {
     let Some(path) = wanted.name else {
-        return Ok(Provided { model: Arc::new(Scripted::offline()), price: None });
+        return Ok(Provided { model: Arc::new(Scripted::offline()), price: None, output_tokens_max: None });
     };
     let no_script = |why: String| OrderError::NoScript { path: path.to_owned(), why };
     let file = wanted.project.join(path).canonicalize().map_err(|error| no_script(error.to_string()))?;
@@ -95,5 +183,5 @@ fn scripted(wanted: Wanted<'_>) -> Result<Provided, OrderError> {
         cache_read: price.cache_read_per_million_tokens,
         cache_write: price.cache_write_per_million_tokens,
     });
-    Ok(Provided { model: Arc::new(Scripted::new(script)), price })
+    Ok(Provided { model: Arc::new(Scripted::new(script)), price, output_tokens_max: None })
 }

@@ -6,6 +6,7 @@ mod hostile;
 mod killed;
 mod long;
 mod names;
+mod remote;
 mod secrets;
 mod snapshots;
 mod support;

@@ -2,7 +2,7 @@
 //! the text of the schema; every table between a run, a spawn, an approval, an import and a backup.
 
 use super::*;
-use crate::spawned;
+use crate::children;
 
 const CHILD: &str = "---\nname: child\nversion: 1.0.0\nmodel: scripted:child.yaml\n---\nSay something.\n";
 
@@ -10,10 +10,10 @@ impl World {
     /// Makes what [`Later::of`] needs: a parent that starts a child, and an archive of another store whose key is trusted here.
     fn with_more(self) -> Self {
         let sandbox = &self.sandbox;
-        let parent = spawned::PARENT.replace("script.yaml", "parent.yaml");
+        let parent = children::PARENT.replace("script.yaml", "parent.yaml");
         put(sandbox, ".ai/directives/parent.md", &parent);
         put(sandbox, ".ai/directives/child.md", CHILD);
-        put(sandbox, "parent.yaml", &spawned::calling(spawned::SPAWN));
+        put(sandbox, "parent.yaml", &children::calling(children::SPAWN));
         put(sandbox, "child.yaml", "turns:\n  - { say: The child is done., repeat: forever }\n");
         let (theirs, thread) = Sandbox::with_thread();
         let [file, key] = ["theirs.tar", "theirs.pem"].map(|name| sandbox.project().join(name));
