@@ -160,7 +160,7 @@ fn show(made: &Made, is_bare: bool, output: &Output) -> Result<()> {
         return Ok(());
     }
     for file in &made.files_created {
-        output.text(format_args!("{}  {file} (made)", paint(BOLD, "file ")))?;
+        output.text(format_args!("{}  {file} (created)", paint(BOLD, "file ")))?;
     }
     output.tell("Next: `selvedge run hello`, then `selvedge chat`");
     Ok(())

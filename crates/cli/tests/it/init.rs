@@ -48,7 +48,7 @@ fn init_adds_what_is_missing_and_overwrites_nothing() {
     assert!((contents(&sandbox.home()), contents(&sandbox.project())) == before, "again, nothing is missing");
     fs::remove_file(sandbox.project().join(".ai/tools/greet.yaml")).unwrap();
     let ran = sandbox.run(&["init"]);
-    assert!(ran.stdout.contains("file   .ai/tools/greet.yaml (made)"), "{ran:?}");
+    assert!(ran.stdout.contains("file   .ai/tools/greet.yaml (created)"), "{ran:?}");
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn a_huge_message_is_shortened_in_the_successor_which_keeps_the_whole_as_a_blob(
     assert_eq!(harness.chain(&thread).len(), 2);
     let first = model.firsts.lock().unwrap()[0].clone();
     assert!(first.starts_with("count the stars") && first.len() < 5000);
-    let blob = first.split("blob ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let blob = first.split("blob ").nth(1).unwrap().split([' ', ';']).next().unwrap().parse().unwrap();
     assert_eq!(harness.store.blob(&ended.thread_id, &blob).unwrap(), long.as_bytes());
 }
 
