@@ -150,7 +150,7 @@ pub(crate) const FINDINGS: &[Page] = &[
         code: "heads_elsewhere",
         exits: &[],
         retry: Retry::Never,
-        meaning: "A list of heads of another store id has later versions of the logs in this store, and you accepted that.",
+        meaning: "An older list of heads, of another store id, is ahead of this store; you accepted that.",
         cause: "The store is an older copy, or was rolled back, and `selvedge heads export --force` wrote a newer list of it.",
         remedies: &["nothing to do; if the original is still in use, write to only one of the two"],
         related: &["rolled_back"],
