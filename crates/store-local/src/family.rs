@@ -59,15 +59,18 @@ impl Kin {
         self.roots.insert(thread, root);
     }
 
-    /// Takes in the threads that came since; refused if the row of one is not what was sealed, for it could name another family.
+    /// Takes in the threads that were added since. A row that fails its seal could name another family: its log is read instead.
     fn read(&mut self, db: &Db) -> Result<()> {
         let sql = format!("SELECT {} FROM {} WHERE t.id > ? ORDER BY t.id", rows::COLUMNS, rows::TABLES);
         let mut statement = db.prepare_cached(&sql).map_err(database)?;
         let mut found = statement.query([self.newest]).map_err(database)?;
         while let Some(raw) = found.next().map_err(database)? {
-            let Row { id, manifest, .. } = rows::row(rows::raw(raw).map_err(database)?)?.checked(db)?;
-            self.take_in(manifest.thread_id, manifest.chain_root_id, manifest.parent_id);
-            self.newest = id;
+            let row = rows::row(rows::raw(raw).map_err(database)?)?;
+            self.newest = row.id;
+            if row.check(db).is_ok() {
+                let Manifest { thread_id, chain_root_id, parent_id, .. } = row.manifest;
+                self.take_in(thread_id, chain_root_id, parent_id);
+            }
         }
         Ok(())
     }
@@ -105,10 +108,12 @@ impl Core {
         for thread in folders {
             if !kin.roots.contains_key(&thread)
                 && let Some((root, parent)) = self.birth(&thread)
-                && self.is_stray(&thread)?
             {
-                kin.take_in(thread.clone(), root, parent);
-                kin.strays.insert(thread);
+                // A row that fails its seal is refused where the family needs it.
+                if self.is_stray(&thread).unwrap_or(false) {
+                    kin.strays.insert(thread.clone());
+                }
+                kin.take_in(thread, root, parent);
             }
         }
         Ok(kin.of(id))
