@@ -114,6 +114,8 @@ type Results = Vec<Result<Written, Refusal>>;
 
 impl Core {
     pub(crate) fn commit(&self, batch: &Batch) -> Result<Committed> {
+        // A store that only reads says so, whatever it is asked to commit.
+        self.writer()?;
         let mut threads: Vec<_> = batch.parts.iter().map(|part| &part.thread).collect();
         threads.sort_unstable();
         threads.dedup();

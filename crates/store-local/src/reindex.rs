@@ -17,6 +17,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use selvedge_log::{Signer, Trust};
 use selvedge_model::account::AccountId;
@@ -24,7 +25,7 @@ use selvedge_model::{Ids, OwnerId, ThreadId};
 use selvedge_store::{Error, Result};
 
 use crate::core::io_error;
-use crate::disk::{Disk, OpenMode};
+use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::layout::{Layout, is_there, listed};
 use crate::open::{self, LocalStore};
 use crate::schema;
@@ -226,6 +227,22 @@ fn check_whole(connection: &rusqlite::Connection) -> Result<()> {
     }
 }
 
+/// How often, and how far apart, a lock is checked before it counts as held.
+const LOCK_CHECKS: u32 = 5;
+const LOCK_CHECK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Whether a lock is held for longer than a moment: a process that starts another one shares its locks with it until that one executes its
+/// program, even if they were released in between.
+fn is_held(file: &dyn DiskFile) -> std::io::Result<bool> {
+    for _ in 0..LOCK_CHECKS {
+        if file.is_unlocked()? {
+            return Ok(false);
+        }
+        std::thread::sleep(LOCK_CHECK_PAUSE);
+    }
+    Ok(true)
+}
+
 /// An owner that has the store open for writing.
 fn live_owner(layout: &Layout, disk: &dyn Disk) -> Result<Option<OwnerId>> {
     let folder = layout.owners();
@@ -236,7 +253,7 @@ fn live_owner(layout: &Layout, disk: &dyn Disk) -> Result<Option<OwnerId>> {
         let Ok(owner) = OwnerId::new(entry.file_name().to_string_lossy()) else { continue };
         let path = layout.owner(&owner);
         match disk.open(&path, OpenMode::Read) {
-            Ok(file) if !file.is_unlocked().map_err(io_error("check the lock of", &path))? => return Ok(Some(owner)),
+            Ok(file) if is_held(&*file).map_err(io_error("check the lock of", &path))? => return Ok(Some(owner)),
             // An owner that closed meanwhile has removed its file; anything but a plain file was not created by an owner.
             Err(error) if error.kind() != std::io::ErrorKind::NotFound && !crate::disk::is_no_file(&error) => {
                 return Err(io_error("open", &path)(error));

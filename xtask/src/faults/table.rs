@@ -579,8 +579,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a dispatched call with an unknown outcome is executed again",
         file: "crates/engine/src/decide/calls.rs",
-        old: "(Some(_), Some(CallFinding::Unknown)) if open.suspends() => Plan::Unknown,",
-        new: "(Some(_), Some(CallFinding::Unknown)) if open.suspends() => Plan::Make(ready),",
+        old: "Some(CallFinding::Unknown) if open.suspends() => Plan::Unknown,",
+        new: "Some(CallFinding::Unknown) if open.suspends() => Plan::Make(ready),",
         by: Tests("selvedge-engine", "decide"),
     },
     Fault {

@@ -207,7 +207,8 @@ mod tests {
             let allowed = SPECS.iter().filter(|spec| granted.allows(&needs(spec)));
             allowed.map(|spec| spec.name.as_str()).collect::<Vec<_>>()
         };
-        let all: Vec<&str> = SPECS.iter().map(|spec| spec.name.as_str()).collect();
+        let is_thread_tool = |spec: &&ToolSpec| spec.capability.starts_with("tool.threads.");
+        let all: Vec<&str> = SPECS.iter().filter(is_thread_tool).map(|spec| spec.name.as_str()).collect();
         for token in
             ["rye.agent.threads.*", "rye.agent.*", "rye.execute.tool.rye.agent.threads.*", "tool.rye.agent.threads.*"]
         {

@@ -318,8 +318,8 @@ fn not_accepted(home: &Home, thread: &ThreadId, name: &str) -> CheckResult {
     let Ok(store) = home.open() else { return Ok(()) };
     let verdict = store.verify(thread, &mut |_| {});
     let is_sound = verdict.as_ref().is_ok_and(|verdict| verdict.judgement.finding == Finding::Sound);
-    // Another key's signing key beside our logs: these are sound, but nothing is appended to them.
-    if is_sound != (name == "signing") {
+    // Rows that were not sealed with the signing key are not believed, even if the log is that of a trusted key.
+    if is_sound {
         return Err(breach(Kind::Broken, format!("{name} of another key: {verdict:?}")));
     }
     let committed = store.commit(Batch::of(part(thread, says("next"))));

@@ -81,7 +81,7 @@ fn a_program_that_only_reads_starts_nothing() {
     assert_eq!(reader.status(&thread).join().unwrap().status, Status::Completed);
     assert_eq!(reader.wait(&thread).join().unwrap().status, Status::Completed);
     let refused = reader.run("more").join().unwrap_err();
-    assert_eq!((refused.code(), refused.kind()), ("store_unusable", Kind::Denied));
+    assert_eq!((refused.code(), refused.kind()), ("store_unusable", Kind::Denied), "{refused:?}");
     // Nothing is made where nothing is.
     let empty = tempfile::tempdir().unwrap();
     let refused = Selvedge::builder().project(empty.path()).read_only().open().unwrap_err();
