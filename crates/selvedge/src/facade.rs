@@ -319,7 +319,7 @@ impl Selvedge {
     /// Decides about a call: approves, edits or denies one that needs an approval, or resolves one whose outcome is unknown. `who` is recorded
     /// as the approver.
     ///
-    /// On return the decision is signed and durable, or left with the process that runs the thread; nothing has run because of it. Once
+    /// On return the decision is durable: signed into the log, or queued for the process that runs the thread. It starts no run. Once
     /// [`Decided::undecided`] is empty, [`Selvedge::resume`] continues. The first decision counts: the same again changes nothing, another is
     /// refused with `already_decided`.
     pub fn decide(&self, thread: &ThreadId, call: &CallId, choice: Choice, who: &str) -> Pending<Decided> {

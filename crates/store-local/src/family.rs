@@ -1,9 +1,9 @@
-//! Who may have posted to an account: the threads of its chain, of its parent's chain, and of the chains of its children.
+//! The threads that may have posted to an account: those of its chain, its parent's chain and its children's chains.
 //!
-//! An account that was put back has a genuine seal, and so has the older head of the thread whose log posted to it since. But that log goes
-//! on behind its head, and a log that has no row at all is still a folder. So before a process first relies on an account, it compares the
-//! log of every thread of the family with its head. The family is gathered from the sealed manifest of every thread, once for a process
-//! and never by an index, which another program could have emptied.
+//! An account row that was replaced by an older one has a valid seal, and so may the head of the thread that posted since. But that thread's
+//! log continues after its head, and a log without a row still has a folder. So before a process first relies on an account, it compares
+//! the log of each of these threads with its head. The threads are collected from sealed manifests, once per process; an index is not
+//! used, because another program could have emptied it.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -22,7 +22,7 @@ use crate::rows::{self, Row};
 use crate::schema::database;
 use crate::view::unindexed;
 
-/// The threads of a store, by whom they belong to.
+/// The threads of a store, by chain and parent.
 #[derive(Debug, Default)]
 pub(crate) struct Kin {
     /// The highest number of a thread that was taken in.
@@ -33,13 +33,13 @@ pub(crate) struct Kin {
     chains: HashMap<ThreadId, Vec<ThreadId>>,
     /// The threads that each thread started.
     children: HashMap<ThreadId, Vec<ThreadId>>,
-    /// Who started a chain, by its root.
+    /// The thread that started a chain, by the root of the chain.
     parents: HashMap<ThreadId, ThreadId>,
     /// Threads that have a log and no row.
     strays: BTreeSet<ThreadId>,
 }
 
-/// Those who may have posted to an account.
+/// The threads that may have posted to an account.
 #[derive(Debug, Default)]
 pub(crate) struct Family {
     threads: BTreeSet<ThreadId>,
@@ -99,7 +99,7 @@ impl Family {
 }
 
 impl Core {
-    /// Those who may have posted to an account.
+    /// The threads that may have posted to an account.
     pub(crate) fn family(&self, id: &AccountId) -> Result<Family> {
         let mut kin = lock(&self.kin);
         let folders = if kin.newest == 0 { self.folders()? } else { Vec::new() };
@@ -119,8 +119,8 @@ impl Core {
         Ok(kin.of(id))
     }
 
-    /// Refuses an account if the log of a thread that may have posted to it goes on behind its head, or has no head. An account that is
-    /// known to be incomplete has what is missing put down as spent.
+    /// Refuses an account if the log of a thread that may have posted to it continues after its head, or has no head. If the account is
+    /// known to be incomplete, missing postings count as spent.
     pub(crate) fn check_family(&self, account: Option<&Account>, family: &Family, rows: &[Row]) -> Result<()> {
         for row in rows {
             self.refuse_outdated_row(&row.manifest.thread_id, row)?;

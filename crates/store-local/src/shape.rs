@@ -1,8 +1,8 @@
-//! Whether the tables of a database are the ones that this program makes, word for word.
+//! Checks that the schema of a database is exactly the one that this program creates.
 //!
-//! A program that can write the file can write its schema, too: a generated column that computes something else, an index that leaves rows
-//! out, a trigger that drops a write. So the text of the schema is compared when a connection is opened, in one small query. The same query
-//! reads the counters of `AUTOINCREMENT`: one near its end would refuse every new row.
+//! A program that can write the file can also change its schema: a generated column that computes something else, an index that leaves
+//! rows out, a trigger that drops a write. So the text of the schema is compared when a connection is opened, in one small query. The same
+//! query reads the counters of `AUTOINCREMENT`: a counter near its maximum would make every insert fail.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -23,14 +23,14 @@ const WHOLE: &str =
 /// The table in which SQLite keeps its counters.
 const COUNTERS: &str = "CREATE TABLE sqlite_sequence(name,seq)";
 
-/// What is wrong with the schema of a database.
+/// The differences between the schema of a database and the expected one.
 #[derive(Debug, Default)]
 pub(crate) struct Misshapen {
     /// Tables and indexes that are missing or have another text.
     pub(crate) altered: Vec<String>,
     /// Counters that can't be right.
     pub(crate) counters: Vec<String>,
-    /// What this program never makes.
+    /// Objects that this program never creates.
     pub(crate) foreign: Vec<String>,
 }
 
@@ -64,14 +64,14 @@ impl Misshapen {
         Ok(found)
     }
 
-    /// What is wrong, in words; nothing if all is well.
+    /// The differences as a sentence; `None` if there are none.
     pub(crate) fn why(&self) -> Option<String> {
         let all: BTreeSet<_> = [&self.altered, &self.foreign, &self.counters].into_iter().flatten().collect();
         let all: Vec<_> = all.into_iter().map(String::as_str).collect();
         (!all.is_empty()).then(|| format!("another program changed its schema: {}", all.join(", ")))
     }
 
-    /// Refuses a database that has any.
+    /// Returns an error if there are differences.
     pub(crate) fn refuse(&self) -> Result<()> {
         match self.why() {
             None => Ok(()),
@@ -82,14 +82,14 @@ impl Misshapen {
     }
 }
 
-/// What a statement makes, in words: `table `name``.
+/// What a statement creates, in words: `table `name``.
 fn named(statement: &str) -> String {
     let mut words = statement.split(' ').skip(1);
     let (kind, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     format!("{} `{name}`", kind.to_lowercase())
 }
 
-/// The statements that make a database, without their comments.
+/// The statements that create a database, without their comments.
 fn expected() -> &'static [String] {
     static EXPECTED: OnceLock<Vec<String>> = OnceLock::new();
     EXPECTED.get_or_init(|| {

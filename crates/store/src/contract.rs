@@ -101,7 +101,7 @@ pub struct Lease {
     pub thread: ThreadId,
     /// The lease holder.
     pub owner: OwnerId,
-    /// Incremented whenever the lease is taken over, from a live or a dead holder; a commit under an older epoch is refused.
+    /// Incremented whenever the lease is acquired; a commit under an older epoch is refused.
     pub epoch: u64,
     /// The dead holder that it was taken over from.
     #[serde(skip)]

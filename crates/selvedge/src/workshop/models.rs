@@ -1,7 +1,7 @@
 //! Which models there are, by the first word of their names.
 //!
 //! A model is named by its provider and the provider's name for it: `anthropic:claude-…`, `scripted:answers.yaml`, or the provider alone:
-//! `scripted`. Providers on the network are data ([`hosts`]); the others are registered here. A tier, such as `fast`, is a name for one of
+//! `scripted`. Providers on the network are data (`hosts`); the others are registered here. A tier, such as `fast`, is a name for one of
 //! these models.
 
 mod hosts;
