@@ -10,7 +10,7 @@
 //! - [`account`]: postings and the rules that keep a tree of threads within its budget.
 //! - [`error`]: the questions every error answers. [`outside`]: the clock and random numbers, as they are passed in. [`shell`]: quoting in
 //!   commands that people paste.
-//! - [`answer`], [`tool`]: the contracts of a language model and a tool. [`price`]: what tokens cost. [`cancel`]: how both are cancelled.
+//! - [`answer`], [`tool`], [`embed`]: the contracts of a language model, a tool and an embedder. [`price`]: what tokens cost. [`cancel`]: how both are cancelled.
 
 pub mod account;
 pub mod answer;
@@ -20,6 +20,7 @@ pub mod blocking;
 pub mod cancel;
 pub mod changeset;
 pub mod digest;
+pub mod embed;
 pub mod error;
 pub mod event;
 pub mod fold;
@@ -49,6 +50,7 @@ pub use blob::NamedBlobs;
 pub use cancel::{Cancel, Stop};
 pub use changeset::{Changeset, Reason};
 pub use digest::Digest;
+pub use embed::{EmbedError, Embedder};
 pub use error::{Classify, Kind};
 pub use event::{Event, NewThread};
 pub use fold::Thread;

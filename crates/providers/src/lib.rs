@@ -6,8 +6,10 @@
 //! - [`replay`]: a model that gives its recorded answers.
 //! - [`wire`]: what a wire format is, and the formats.
 //! - [`http`]: models on the network, in one of the formats.
+//! - [`embed`]: embedders, which turn texts into vectors.
 //! - [`recording`]: the exact bytes of network calls, and a model that answers from them, offline.
 
+pub mod embed;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod http;
