@@ -36,6 +36,8 @@ pub struct Dialect {
     pub thinking_tokens: Option<u64>,
     /// How much a model should reason (`low`, `medium`, `high`), for formats that have such a setting.
     pub effort: Option<String>,
+    /// Whether the host is not the format's own vendor: it gets the names of fields that every compatible host honours.
+    pub compatible: bool,
     /// Whether prompts are marked for the provider's cache.
     pub cache: bool,
     /// Whether the provider may store the conversation, so that its sessions can be used.

@@ -13,6 +13,9 @@ use crate::wire::anthropic::Anthropic;
 use crate::wire::openai_chat::OpenAiChat;
 use crate::wire::openai_responses::OpenAiResponses;
 
+/// The vendors' own hosts; their subdomains are their own, too.
+const VENDOR_HOSTS: [&str; 2] = ["api.anthropic.com", "api.openai.com"];
+
 /// The wire format of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Format {
@@ -102,6 +105,17 @@ impl Host {
         }
     }
 
+    /// Whether this is a vendor's own host. Another one is compatible with a part of the format, and may ignore fields that it does not
+    /// know.
+    pub fn is_vendors_own(&self) -> bool {
+        let rest = self.base_url.split_once("://").map_or(self.base_url.as_str(), |(_, rest)| rest);
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let name = authority.rsplit('@').next().unwrap_or_default();
+        let name = name.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        let is_below = |vendor: &str| name.strip_suffix(vendor).is_some_and(|rest| rest.ends_with('.'));
+        VENDOR_HOSTS.iter().any(|vendor| name == *vendor || is_below(vendor))
+    }
+
     /// The secrets that are known without running a command: the key, or the content of its file, and the credentials in headers and
     /// addresses. Reads the key file.
     pub fn secrets(&self) -> Vec<SecretString> {
@@ -184,6 +198,23 @@ mod tests {
             ["x-ratelimit-reset-tokens", "anthropic-ratelimit-tokens-reset", "content-type", "anthropic-version"]
         {
             assert!(!is_credential(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_vendors_own_host_is_known_by_its_name() {
+        let is_own = |url: &str| Host::new("openai", Format::OpenAiChat, url).is_vendors_own();
+        for url in ["https://api.openai.com/v1", "https://eu.api.openai.com:443/v1", "https://API.OpenAI.com"] {
+            assert!(is_own(url), "{url}");
+        }
+        for url in [
+            "http://127.0.0.1:11434/v1",
+            "https://api.openai.com.example.org/v1",
+            "https://evilapi.openai.com/v1",
+            "https://api.openai.com@example.org/v1",
+            "https://example.org/api.openai.com",
+        ] {
+            assert!(!is_own(url), "{url}");
         }
     }
 

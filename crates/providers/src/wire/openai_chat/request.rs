@@ -42,7 +42,7 @@ pub(super) fn body(model: &str, prompt: &Prompt<'_>, images: &Images, dialect: &
 /// that removes one of them gets the other.
 fn limit_field(dialect: &Dialect) -> &'static str {
     let is_removed = |field: &str| dialect.extra.get(field).is_some_and(Value::is_null);
-    let is_vendor = dialect.provider == VENDOR;
+    let is_vendor = dialect.provider == VENDOR && !dialect.compatible;
     match (is_vendor, is_removed(LIMIT), is_removed(OLD_LIMIT)) {
         (true, false, _) | (false, false, true) => LIMIT,
         _ => OLD_LIMIT,
@@ -203,4 +203,20 @@ fn content(parts: Vec<Value>) -> Value {
 fn call(id: &CallId, name: &str, arguments: &Value) -> Value {
     let function = json!({"name": name, "arguments": openai::argument_text(arguments)});
     json!({"id": openai::call_id(id), "type": "function", "function": function})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `OPENAI_BASE_URL` at a local server: it ignored the newer field without a word, and answers had no limit.
+    #[test]
+    fn a_compatible_host_gets_the_limit_under_the_name_that_it_honours() {
+        let own = Dialect { provider: VENDOR.to_owned(), ..Dialect::default() };
+        assert_eq!(limit_field(&own), LIMIT);
+        let mut other = Dialect { compatible: true, ..own };
+        assert_eq!(limit_field(&other), OLD_LIMIT);
+        other.extra.insert(OLD_LIMIT.to_owned(), Value::Null);
+        assert_eq!(limit_field(&other), LIMIT);
+    }
 }

@@ -157,6 +157,7 @@ impl Hosts {
             output_tokens_max: known.and_then(|known| known.output_tokens.or(known.output_tokens_max)),
             thinking_tokens: known.and_then(|known| known.thinking_tokens),
             effort: known.and_then(|known| known.effort.clone()),
+            compatible: !host.is_vendors_own(),
             cache: provider.cache,
             sessions: provider.sessions,
             extra: provider.extra.clone(),
