@@ -11,7 +11,7 @@ use selvedge_engine::search::{Query, SearchType, chain_search};
 use selvedge_engine::wait::wait_threads;
 use selvedge_model::event::{Fields, Handoff, Predecessor};
 use selvedge_model::{
-    AgentId, Batch, Cancel, Changeset, Event, Expect, Message, NewThread, Part, Reason, Role, RunId, RunMeta, ThreadId,
+    AgentId, Batch, Changeset, Event, Expect, Message, NewThread, Part, Reason, Role, RunId, RunMeta, ThreadId,
 };
 use selvedge_store::{Acquire, Commit, Leases, Logs};
 use selvedge_store_local::{Access, LocalStore};
@@ -101,8 +101,7 @@ pub(crate) fn waiter(folder: &Path) -> Outcome<()> {
     child::say(&json!({"ready": true}))?;
     let mut input = BufReader::new(stdin());
     while let Ok(thread) = ThreadId::new(child::read_line(&mut input)?) {
-        let waited =
-            wait_threads(&store, store.trust(), &ProcessGroups, &[thread], Duration::from_secs(60), &Cancel::new())?;
+        let waited = wait_threads(&store, store.trust(), &ProcessGroups, &[thread], Duration::from_secs(60))?;
         child::say(&json!({"at": now(), "success": waited.success}))?;
     }
     Ok(())

@@ -9,8 +9,10 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::machine::own_memory_kib;
+use crate::streams::host::Stream;
 use crate::{
-    Outcome, append, chains, crowd, live, loading, peers, processes, spawns, startup, turns, under_load, waiting,
+    Outcome, append, chains, crowd, live, loading, peers, processes, spawns, startup, streams, turns, under_load,
+    waiting,
 };
 
 /// What such a process does. Each answers with one line of JSON.
@@ -41,6 +43,18 @@ pub(crate) enum Role {
     /// Many runs that wait.
     #[command(hide = true)]
     Waiting { folder: PathBuf, runs: usize, look_ms: u64 },
+    /// Streams answers until standard input ends.
+    #[command(hide = true)]
+    StreamHost,
+    /// The cost of a streamed chunk.
+    #[command(hide = true)]
+    StreamChunks { folder: PathBuf, url: String, rounds: usize, chunks: usize },
+    /// One large answer.
+    #[command(hide = true)]
+    StreamLarge { folder: PathBuf, url: String, way: String, format: String },
+    /// Many streamed answers at once.
+    #[command(hide = true)]
+    StreamCrowd { folder: PathBuf, url: String, stream: Stream },
     /// Whole turns through the engine.
     #[command(hide = true)]
     EngineTurns { folder: PathBuf, threads: usize, rounds: usize, turns: usize },
@@ -78,6 +92,10 @@ impl Role {
             Self::Crowd { folder, threads, rounds, commits } => crowd::run(folder, *threads, *rounds, *commits)?,
             Self::Live { folder, rounds, counts } => live::run(folder, *rounds, counts)?,
             Self::Waiting { folder, runs, look_ms } => waiting::run(folder, *runs, Duration::from_millis(*look_ms))?,
+            Self::StreamHost => return streams::host::serve(),
+            Self::StreamChunks { folder, url, rounds, chunks } => streams::chunks(folder, url, *rounds, *chunks)?,
+            Self::StreamLarge { folder, url, way, format } => streams::large(folder, url, way, format)?,
+            Self::StreamCrowd { folder, url, stream } => streams::crowd(folder, url, *stream)?,
             Self::EngineTurns { folder, threads, rounds, turns } => turns::run(folder, *threads, *rounds, *turns)?,
             Self::LateTurn { folder, turn, rounds } => turns::late(folder, *turn, *rounds)?,
             Self::Turns { folder, turns } => peers::turns::write(folder, *turns)?,

@@ -8,7 +8,7 @@
 //! - [`measure`]: laps, rounds and spread. [`moments`]: the times of events in a run. [`machine`]: the machine. [`report`]: the report.
 //! - [`home`]: a store in a folder of its own. [`bare`]: the baseline. [`child`]: measurements in processes of their own.
 //! - One file per measurement: [`warm`], [`append`], [`history`], [`crowd`], [`live`], [`waiting`], [`processes`], [`turns`], [`bytes`], [`loading`],
-//!   [`snapshots`], [`chains`], [`handoffs`], [`spawns`], [`startup`], [`memory`].
+//!   [`snapshots`], [`chains`], [`search`], [`handoffs`], [`spawns`], [`streams`], [`startup`], [`memory`].
 //! - [`peers`]: the same work with other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
 
 mod append;
@@ -30,9 +30,11 @@ mod peers;
 mod processes;
 mod publish;
 mod report;
+mod search;
 mod snapshots;
 mod spawns;
 mod startup;
+mod streams;
 mod turns;
 mod under_load;
 mod waiting;
@@ -107,10 +109,14 @@ enum What {
     Snapshots,
     /// Waking up across processes, and searching a long chain.
     Chains,
+    /// Searching many threads, and what is done after a run.
+    Search,
     /// A thread whose context is full continues in another.
     Handoffs,
     /// A thread starts another, in its process or in one of its own.
     Spawns,
+    /// Answers streamed over HTTP: a chunk, a large answer, many at once.
+    Streams,
     /// Showing a short thread in a fresh process.
     Startup,
     /// The peak memory.
@@ -165,7 +171,7 @@ fn measure_all(args: &Args) -> Outcome<()> {
     let mut report = Report::new(Machine::look(folder.path())?, plan);
     let all = |what| args.only.is_empty() && (args.publish || what != What::Peers);
     let wanted = |what| all(what) || args.only.contains(&what);
-    let steps: [(What, &str, Measurement); 17] = [
+    let steps: [(What, &str, Measurement); 19] = [
         (What::Warm, "A warm commit", warm::measure),
         (What::Append, "An append by a fresh process", append::measure),
         (What::History, "Late in a thread", history::measure),
@@ -178,8 +184,10 @@ fn measure_all(args: &Args) -> Outcome<()> {
         (What::Loading, "Loading", loading::measure),
         (What::Snapshots, "Snapshots", snapshots::measure),
         (What::Chains, "Chains", chains::measure),
+        (What::Search, "Searching, and after a run", search::measure),
         (What::Handoffs, "Handoffs", handoffs::measure),
         (What::Spawns, "Spawns", spawns::measure),
+        (What::Streams, "Streams", streams::measure),
         (What::Startup, "Starting", startup::measure),
         (What::Memory, "Memory", memory::measure),
         (What::Peers, "", peers::measure),

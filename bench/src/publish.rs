@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::report::{Figure, Report, Section, Unit};
 
 /// The goals of the project, and the figures that answer them.
-const GOALS: [(&str, &[&str]); 15] = [
+const GOALS: [(&str, &[&str]); 17] = [
     (
         "one thread, warm: signed, durable commit of a message with an id, as the engine writes them, against bare append + fdatasync of the same bytes",
         &["warm_with_id_ratio"],
@@ -44,6 +44,11 @@ const GOALS: [(&str, &[&str]); 15] = [
     ),
     ("a process that waits wakes up after another one's commit", &["wake_up_ms"]),
     ("start-up: open the store and show a 300-event thread", &["startup_process_ms"]),
+    (
+        "peak memory while an answer of 10 MiB is streamed: by a provider alone; by a whole run",
+        &["stream_large_provider_mib", "stream_large_run_mib"],
+    ),
+    ("streamed answers open at once in one process of a thousand runs", &["stream_crowd_open"]),
     ("memory at 15,000 events", &["memory_peak_mib"]),
 ];
 
@@ -159,6 +164,9 @@ mod tests {
             "peer_crowd_64_sqlite_ratio",
             "peer_crowd_64_session_ratio",
             "peer_loading_ratio",
+            "stream_large_provider_mib",
+            "stream_large_run_mib",
+            "stream_crowd_open",
         ];
         for key in GOALS.iter().flat_map(|(_, keys)| keys.iter()) {
             assert!(made.contains(key) || sources.contains(&format!("\"{key}\"")), "no measurement has `{key}`");

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use selvedge_engine::snapshot::Keeper;
-use selvedge_engine::{Assignment, Engine, Input};
+use selvedge_engine::{Engine, Input, RunConfig};
 use selvedge_items::config::StatePersistence;
 use selvedge_model::answer::{Drafts, End, Usage};
 use selvedge_model::blocking::BoxFuture;
@@ -108,11 +108,11 @@ fn made(
 }
 
 fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<RunTimes> {
-    let gauge = Arc::new(Gauge::default());
+    let gauge = Arc::new(TokenEstimate::default());
     let committed = gauge.clone();
     let (engine, store) = made(home, keeps, move |_| committed.committed())?;
     let mut work =
-        Assignment::new(AgentId::new("scribe")?, Arc::new(CallingModel { turns, gauge: gauge.clone() }), "talker");
+        RunConfig::new(AgentId::new("scribe")?, Arc::new(CallingModel { turns, gauge: gauge.clone() }), "talker");
     let looked = gauge.clone();
     work.tools = vec![Arc::new(pure("look", move || {
         looked.next_event();
@@ -135,12 +135,12 @@ fn run(home: &Home, keeps: bool, turns: usize) -> Outcome<RunTimes> {
 
 /// Adds up the time between a commit and the next event.
 #[derive(Default)]
-struct Gauge {
+struct TokenEstimate {
     committed_at: Mutex<Option<Instant>>,
     nanos: AtomicU64,
 }
 
-impl Gauge {
+impl TokenEstimate {
     fn committed(&self) {
         *self.committed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -156,7 +156,7 @@ impl Gauge {
 /// A model that calls the tool in all its turns but the last.
 struct CallingModel {
     turns: usize,
-    gauge: Arc<Gauge>,
+    gauge: Arc<TokenEstimate>,
 }
 
 fn text() -> String {

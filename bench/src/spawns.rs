@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use selvedge_engine::spawn::{Children, Order, Spawning};
+use selvedge_engine::spawn::{Children, NewChild, Spawning};
 use selvedge_engine::wait::wait_threads;
-use selvedge_engine::{Assignment, Engine, Input};
+use selvedge_engine::{Engine, Input, RunConfig};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Started, ToolKind};
 use selvedge_model::{Call, Cancel, Manifest, Message, Money, NewThread, Price, Reason, Role, Status, ThreadId};
@@ -171,7 +171,6 @@ fn detached(
             &ProcessGroups,
             std::slice::from_ref(&child),
             Duration::from_secs(60),
-            &Cancel::new(),
         )?;
         if !waited.success {
             return Err(format!("a child of the bench came to nothing: {waited:?}").into());
@@ -235,17 +234,17 @@ fn asked_file(folder: &Path, child: &ThreadId) -> PathBuf {
     folder.join(format!("asked-{child}"))
 }
 
-fn parent(model: Arc<RecordingModel>, children: Arc<OneTurnChildren>) -> Outcome<Assignment> {
+fn parent(model: Arc<RecordingModel>, children: Arc<OneTurnChildren>) -> Outcome<RunConfig> {
     let mut work = assigned(model)?;
     work.tools.push(Arc::new(plain(SPAWN).of_kind(ToolKind::Child)));
-    work.spawning = Some(Spawning { children, at_once: 8, vouch: Arc::new(|_| Ok(())) });
+    work.spawning = Some(Spawning { children, at_once: 8, check_parent: Arc::new(|_| Ok(())) });
     // The models cost nothing, but the parent's ceiling applies to its children, so every child gets an amount.
     work.price = Some(Price::default());
     work.limits.spend = Some(Money::from_nanos(1_000_000_000_000)?);
     Ok(work)
 }
 
-fn childs(moments: &Moments) -> Outcome<Assignment> {
+fn childs(moments: &Moments) -> Outcome<RunConfig> {
     let mut work = assigned(Arc::new(RecordingModel::new(Who::Child, "Done.", Vec::new(), moments)))?;
     work.price = Some(Price::default());
     Ok(work)
@@ -264,14 +263,14 @@ struct Outside {
 }
 
 impl Children for OneTurnChildren {
-    fn order(&self, call: &Call, parent: &Manifest) -> Result<Order, String> {
+    fn new_child(&self, call: &Call, parent: &Manifest) -> Result<NewChild, String> {
         let limits = Some(Limits { spend: Money::from_nanos(1_000_000).ok(), ..Limits::default() });
         let thread = NewThread { limits, ..NewThread::of(parent.agent_id.clone()) };
         let detached = call.arguments["detached"] == json!(true);
-        Ok(Order { thread, messages: vec![Message::text(Role::User, "go")], detached })
+        Ok(NewChild { thread, messages: vec![Message::text(Role::User, "go")], detached })
     }
 
-    fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
+    fn run_config(&self, _: &Manifest) -> Result<RunConfig, String> {
         childs(&self.moments).map_err(|error| error.to_string())
     }
 

@@ -2,6 +2,7 @@
 //! Measured in a process of its own.
 
 pub(crate) mod agent;
+mod hooks;
 pub(crate) mod timed;
 
 use std::error::Error;
@@ -11,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use selvedge_engine::snapshot::Keeper;
-use selvedge_engine::{Assignment, Engine, Input, Options, Redactor};
+use selvedge_engine::{Engine, Input, Options, Redactor, RunConfig};
 use selvedge_model::scope::Scopes;
 use selvedge_model::{AgentId, Cancel, NewThread, ThreadId};
 use selvedge_store::Store;
@@ -46,6 +47,7 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     let ratios: Vec<f64> = found["ratios"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
     let what = format!("turn {late} ÷ turn {EARLY_TURN} of one thread, median time");
     report.figure("turns_late_ratio", &what, Unit::Times, &Spread::of(&ratios), Goal::AtMost(1.2));
+    hooks::measure(&folder.join("hooks"), if plan.quick { 3 } else { 11 }, report)?;
     report.method(
         "turns",
         format!(
@@ -102,7 +104,7 @@ pub(crate) fn run(folder: &Path, threads: usize, rounds: usize, turns: usize) ->
 }
 
 /// Threads that have not run yet.
-fn fresh(engine: &Engine, work: &Assignment, threads: usize) -> Outcome<Vec<ThreadId>> {
+fn fresh(engine: &Engine, work: &RunConfig, threads: usize) -> Outcome<Vec<ThreadId>> {
     let fresh = (0..threads).map(|_| Ok(engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?));
     let fresh = fresh.collect();
     settle();
@@ -110,7 +112,7 @@ fn fresh(engine: &Engine, work: &Assignment, threads: usize) -> Outcome<Vec<Thre
 }
 
 /// One run of each of some threads, all at once; returns how long it took, in seconds.
-fn round(engine: &Engine, work: &Assignment, threads: &[ThreadId], turns: usize) -> Outcome<f64> {
+fn round(engine: &Engine, work: &RunConfig, threads: &[ThreadId], turns: usize) -> Outcome<f64> {
     let start = Barrier::new(threads.len() + 1);
     let go = |thread: &ThreadId| -> Outcome<()> {
         start.wait();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use selvedge_engine::{Assignment, Engine, Input, Submitted};
+use selvedge_engine::{Engine, Input, RunConfig, Submitted};
 use selvedge_model::answer::{Drafts, End, Usage};
 use selvedge_model::blocking::BoxFuture;
 use selvedge_model::message::Block;
@@ -108,7 +108,7 @@ impl Model for BlockingModel {
 /// and how long that took.
 fn begin(engine: &Engine, threads: &[ThreadId]) -> Outcome<(Arc<BlockingModel>, Vec<Submitted>, Duration)> {
     let gate = Arc::new(BlockingModel::default());
-    let work = Arc::new(Assignment::new(AgentId::new("scribe")?, gate.clone(), "gate"));
+    let work = Arc::new(RunConfig::new(AgentId::new("scribe")?, gate.clone(), "gate"));
     let began = Instant::now();
     let submit = |threads: &[ThreadId]| -> Outcome<Vec<Submitted>> {
         let submit = |thread| Ok(engine.submit(thread, Input::text("Go."), work.clone(), &Cancel::new())?);

@@ -158,7 +158,7 @@ def judge(path, thread, keys, head, verify):
         verdict = "damaged" if bad else "unsigned" if not heads else "tail" if behind else "unchanged"
     elif heads and head["version"] <= last["version"]:
         here = next((one for one in heads if one["version"] == head["version"]), None)
-        if here is None:  # a version that was lost: the log says so itself and has gone on
+        if here is None:  # a version that was lost: the log says so itself and continues
             verdict = "ahead"
         elif here != head:
             members = ", ".join(member for member in HEAD if here[member] != head[member])

@@ -56,7 +56,7 @@ const TABLE: [Layer; 18] = [
     },
     // An outside program: it imports only the façade.
     Layer { name: OUTSIDE, may: &[FACADE] },
-    Layer { name: TESTKIT, may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, ENGINE] },
+    Layer { name: TESTKIT, may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, PROVIDERS, ENGINE] },
     Layer {
         name: BENCH,
         may: &[MODEL, LOG, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE, SERVER, FACADE],

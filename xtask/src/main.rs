@@ -33,8 +33,8 @@ const VERBS: [Verb; 8] = [
     },
     Verb {
         name: "bench",
-        takes: "[--quick] [ARGS…]",
-        does: "the benchmarks, in release; with --publish all of them, into BENCHMARKS.md; --help lists the arguments",
+        takes: "[--quick] [--against COMMIT] [ARGS…]",
+        does: "the benchmarks, in release; with --publish all of them, into BENCHMARKS.md; with --against those of an earlier tree, in turns with this one; --help lists the arguments",
         run: bench::run,
     },
     Verb {

@@ -1,7 +1,6 @@
-//! LiteLLM's proxy for the tests, in a virtual environment of its own below `target`.
+//! Servers of other authors for the tests, each in a virtual environment of its own below `target`.
 //!
-//! It is installed once: about a minute, and 740 MB on disk. Its version and those of everything that it imports are fixed by
-//! `xtask/litellm.txt`.
+//! Each is installed once; the versions of everything that it imports are fixed by a file beside this crate.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,37 +8,85 @@ use std::time::Instant;
 
 use crate::step::{Failure, Steps, root};
 
-/// The environment variable by which a test finds the proxy.
-pub(crate) const LITELLM: &str = "SELVEDGE_TEST_LITELLM";
+/// A server that a test needs.
+pub(crate) struct Server {
+    /// What it is called in the report of the steps.
+    name: &'static str,
+    /// The folder of its environment.
+    folder: &'static str,
+    /// The file with the versions.
+    pins: &'static str,
+    /// What is installed.
+    packages: &'static [&'static str],
+    /// The program that the test starts.
+    program: &'static str,
+    /// The environment variable by which the test finds it.
+    pub(crate) variable: &'static str,
+    /// The word of a filter that asks for it.
+    filter: &'static str,
+}
 
-const NAME: &str = "litellm proxy";
-const REQUIREMENT: &str = "litellm[proxy]";
+/// Every server: LiteLLM's proxy takes about a minute and 740 MB, llama.cpp's server 15 seconds and 210 MB.
+pub(crate) const SERVERS: [Server; 2] = [
+    Server {
+        name: "litellm proxy",
+        folder: "litellm",
+        pins: "litellm.txt",
+        packages: &["litellm[proxy]"],
+        program: "litellm",
+        variable: "SELVEDGE_TEST_LITELLM",
+        filter: "litellm",
+    },
+    Server {
+        name: "llama.cpp server",
+        folder: "llamacpp",
+        pins: "llamacpp.txt",
+        packages: &["xllamacpp", "gguf"],
+        program: "python",
+        variable: "SELVEDGE_TEST_LLAMACPP",
+        filter: "llama",
+    },
+];
 
-/// The proxy's program. It is installed if it is missing and `may_install`; where that fails it is skipped loudly, and in continuous
-/// integration it is a failure.
-pub(crate) fn litellm(steps: &mut Steps, may_install: bool) -> Result<Option<PathBuf>, Failure> {
-    let folder = target().join("python").join("litellm");
-    let program = folder.join("bin").join("litellm");
-    let pins = root().join("xtask").join("litellm.txt");
-    if is_installed(&folder, &pins) {
-        return Ok(Some(program));
-    }
-    if !may_install {
-        return Ok(None);
-    }
-    eprintln!("\n── {NAME}: pip install {REQUIREMENT} in {}", folder.display());
-    let began = Instant::now();
-    match install(&folder, &pins) {
-        Ok(()) => {
-            steps.took(NAME, began.elapsed());
-            Ok(Some(program))
+impl Server {
+    /// The server's program. It is installed if it is missing; where that fails it is skipped loudly, and in continuous integration it is a
+    /// failure. Between two edits nothing is installed, unless the filter asks for it.
+    pub(crate) fn find(&self, steps: &mut Steps, filter: &[String]) -> Result<Option<PathBuf>, Failure> {
+        let folder = target().join("python").join(self.folder);
+        let program = folder.join("bin").join(self.program);
+        let pins = root().join("xtask").join(self.pins);
+        if is_installed(&folder, &pins) {
+            return Ok(Some(program));
         }
-        Err(why) if is_ci() => Err(Failure(format!("{NAME} can't be installed: {why}"))),
-        Err(why) => {
-            eprintln!("{why}");
-            steps.skip(NAME, "it can't be installed; the tests that need it do nothing");
-            Ok(None)
+        if !filter.is_empty() && !filter.iter().any(|word| word.contains(self.filter)) {
+            return Ok(None);
         }
+        eprintln!("\n── {}: pip install {} in {}", self.name, self.packages.join(" "), folder.display());
+        let began = Instant::now();
+        match self.install(&folder, &pins) {
+            Ok(()) => {
+                steps.took(self.name, began.elapsed());
+                Ok(Some(program))
+            }
+            Err(why) if is_ci() => Err(Failure(format!("{} can't be installed: {why}", self.name))),
+            Err(why) => {
+                eprintln!("{why}");
+                steps.skip(self.name, "it can't be installed; the tests that need it do nothing");
+                Ok(None)
+            }
+        }
+    }
+
+    fn install(&self, folder: &Path, pins: &Path) -> Result<(), String> {
+        if folder.exists() {
+            std::fs::remove_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+        let mut pip = Command::new(folder.join("bin").join("python"));
+        // Without a network it should not take minutes to say so.
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"]);
+        run(pip.args(["--timeout", "20", "-c"]).arg(pins).args(self.packages))?;
+        std::fs::copy(pins, mark(folder)).map(drop).map_err(|error| error.to_string())
     }
 }
 
@@ -51,18 +98,6 @@ fn is_installed(folder: &Path, pins: &Path) -> bool {
 
 fn mark(folder: &Path) -> PathBuf {
     folder.join("installed.txt")
-}
-
-fn install(folder: &Path, pins: &Path) -> Result<(), String> {
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
-    run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
-    let mut pip = Command::new(folder.join("bin").join("python"));
-    // Without a network it should not take minutes to say so.
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20"]);
-    run(pip.arg("-c").arg(pins).arg(REQUIREMENT))?;
-    std::fs::copy(pins, mark(folder)).map(drop).map_err(|error| error.to_string())
 }
 
 fn run(command: &mut Command) -> Result<(), String> {

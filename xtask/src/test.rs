@@ -45,10 +45,10 @@ fn tests(steps: &mut Steps, filter: &[String]) -> Result<(), Failure> {
         &["test", "--workspace", "--lib", "--bins", "--tests", "--examples"]
     };
     let mut command = cargo(runner);
-    // Between two edits nothing is installed, unless the filter asks for it.
-    let may_install = filter.is_empty() || filter.iter().any(|word| word.contains("litellm"));
-    if let Some(program) = python::litellm(steps, may_install)? {
-        command.env(python::LITELLM, program);
+    for server in python::SERVERS {
+        if let Some(program) = server.find(steps, filter)? {
+            command.env(server.variable, program);
+        }
     }
     if runner[0] == "test" {
         command.arg("--");

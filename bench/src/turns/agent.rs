@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use selvedge_engine::Assignment;
+use selvedge_engine::RunConfig;
 use selvedge_model::answer::{Drafts, End, Usage};
 use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::EffectClass;
@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::Outcome;
 
 /// A scripted model, and the time of all its answers.
-pub(super) struct TimedModel {
+pub(crate) struct TimedModel {
     inner: Scripted,
     nanos: AtomicU64,
 }
@@ -91,7 +91,7 @@ impl Model for CountingModel {
 }
 
 /// A scripted agent whose runs have this many turns, and its model.
-pub(super) fn scripted(turns: usize) -> Outcome<(Arc<TimedModel>, Assignment)> {
+pub(crate) fn scripted(turns: usize) -> Outcome<(Arc<TimedModel>, RunConfig)> {
     let looks =
         format!("turns: [{{say: Let me see., calls: [{{tool: look}}], repeat: {}}}, {{say: Done.}}]", turns - 1);
     let model = Arc::new(TimedModel { inner: Scripted::new(Script::parse(&looks)?), nanos: AtomicU64::new(0) });
@@ -99,8 +99,8 @@ pub(super) fn scripted(turns: usize) -> Outcome<(Arc<TimedModel>, Assignment)> {
 }
 
 /// An agent with a model and the tool.
-pub(crate) fn assigned(model: Arc<dyn Model>) -> Outcome<Assignment> {
-    let mut work = Assignment::new(AgentId::new("scribe")?, model, "scripted");
+pub(crate) fn assigned(model: Arc<dyn Model>) -> Outcome<RunConfig> {
+    let mut work = RunConfig::new(AgentId::new("scribe")?, model, "scripted");
     work.tools = vec![Arc::new(plain("look"))];
     Ok(work)
 }

@@ -53,6 +53,28 @@ fn the_cost_of_waiting_runs_can_be_measured() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("50 runs that wait"));
 }
 
+#[test]
+fn the_cost_of_streams_can_be_measured() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge-bench"));
+    let output = command.args(["--quick", "--only", "streams"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let screen = String::from_utf8_lossy(&output.stdout);
+    let line =
+        screen.lines().find(|line| line.starts_with("50 streamed answers")).unwrap_or_else(|| panic!("{screen}"));
+    assert!(line.contains(" 50 ") && !line.contains("missed"), "all are open at once: {screen}");
+    let large = screen.lines().find(|line| line.starts_with("peak memory, an answer of 10 MiB")).unwrap();
+    assert!(!large.contains("missed"), "{screen}");
+}
+
+#[test]
+fn the_cost_of_searches_and_effects_can_be_measured() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge-bench"));
+    let output = command.args(["--quick", "--only", "search"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("a search over 10000 messages") && said.contains("the record of a run"), "{said}");
+}
+
 /// Measurements that run only when selected failed, unnoticed.
 #[test]
 fn the_cost_of_families_and_chains_can_be_measured() {

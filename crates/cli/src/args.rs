@@ -13,10 +13,11 @@ use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
     config_list, decide, demo, directive_check, directive_list, doctor, erase, export, heads, help, import, inbox,
     init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, model_check, model_list, model_show,
-    prune, reindex, repair, replay, restore, resume, run, send, sign, snapshots, state, stop, thread_delete,
-    thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, verify, wait,
+    prune, reindex, repair, replay, restore, resume, run, search, send, sign, snapshots, state, stop, thread_delete,
+    thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify, wait,
 };
-use crate::commands::{blob, chat, directive_new, tool_new, transcript};
+use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
+use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
 use crate::output::Output;
@@ -101,15 +102,22 @@ pub(crate) enum Command {
     Chain(chain::Args),
     Tree(tree::Args),
     Budget(budget::Args),
+    Usage(usage::Args),
     /// Create and list agents
     #[command(subcommand)]
     Agent(AgentCommand),
-    /// Write, list and check directives
+    /// Create, list and check directives
     #[command(subcommand)]
     Directive(DirectiveCommand),
-    /// Write and list tools
+    /// Create and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
+    /// List and test hooks
+    #[command(subcommand)]
+    Hooks(HooksCommand),
+    /// Search, show, create, sign and check knowledge
+    #[command(subcommand)]
+    Knowledge(KnowledgeCommand),
     /// List, show and check models
     #[command(subcommand)]
     Model(ModelCommand),
@@ -117,6 +125,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Config(ConfigCommand),
     Append(append::Args),
+    Search(search::Args),
     Transcript(transcript::Args),
     Log(log::Args),
     Blob(blob::Args),
@@ -176,6 +185,23 @@ pub(crate) enum DirectiveCommand {
 pub(crate) enum ToolCommand {
     New(tool_new::Args),
     List(tool_list::Args),
+}
+
+/// The commands on hooks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HooksCommand {
+    List(hooks_list::Args),
+    Test(hooks_test::Args),
+}
+
+/// The commands on knowledge.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KnowledgeCommand {
+    Search(knowledge_search::Args),
+    Show(knowledge_show::Args),
+    New(knowledge_new::Args),
+    Sign(knowledge_sign::Args),
+    Check(knowledge_check::Args),
 }
 
 /// The commands on models.

@@ -1,13 +1,13 @@
 //! A page for every error code, finding of `doctor`, status and reason: what it means, what usually causes it, and what to do.
 //!
-//! `table`, `findings` and `words` are the one place for these texts. A test collects every code of the sources and compares; another one asks the
+//! `table`, `findings` and `statuses` are the one place for these texts. A test collects every code of the sources and compares; another one asks the
 //! errors themselves for their exit codes.
 
 mod findings;
+mod statuses;
 mod table;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ use serde::Serialize;
 use crate::error::Exit;
 
 pub(crate) use findings::FINDINGS;
+pub(crate) use statuses::WORDS;
 pub(crate) use table::PAGES;
-pub(crate) use words::WORDS;
 
 /// The page of one code.
 #[derive(Debug, Serialize)]

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use selvedge::items::Config;
 use selvedge::items::config::{Folders, Origin};
+use selvedge::items::library::Layer;
 use selvedge_model::Run;
 use serde_json::Value;
 
@@ -15,7 +16,9 @@ use crate::text::clean;
 /// The configuration of the project around the folder; its notices are shown.
 pub(crate) fn configuration(context: &Context<'_>) -> Result<Config> {
     let config = Config::load(&folders(context)?)?;
-    config.notices().iter().for_each(|notice| context.output.say(clean(notice)));
+    for notice in config.notices() {
+        context.output.say(clean(notice));
+    }
     Ok(config)
 }
 
@@ -46,6 +49,10 @@ pub(crate) fn changed_since(config: &Config, last: &Run) -> Option<String> {
 
 /// Where a key is set, for people: paths in the project are relative to it.
 pub(crate) fn shown(origin: &Origin, context: &Context<'_>) -> String {
+    if origin.layer == Layer::BuiltIn {
+        let name = origin.file.rsplit('/').next().unwrap_or(&origin.file);
+        return format!("built in ({}:{})", clean(name), origin.line);
+    }
     let project = context.find_project().map(|project| format!("{}/", project.display())).unwrap_or_default();
     let file = origin.file.strip_prefix(&project).unwrap_or(&origin.file);
     format!("{}:{}", clean(file), origin.line)

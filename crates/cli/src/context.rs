@@ -71,7 +71,7 @@ impl<'a> Context<'a> {
         let named = |name: &str| failure.details.get(name).and_then(|key| key.as_str()?.parse::<Digest>().ok());
         let Ok(user) = User::find() else { return false };
         match (failure.code, named("ours"), named("key")) {
-            ("other_signer" | "row_unsealed", Some(ours), _) => {
+            ("wrong_signer" | "row_unsealed", Some(ours), _) => {
                 user.signer().is_ok_and(|signer| signer.fingerprint() != ours)
             }
             // Output that was shown can't be taken back.
@@ -224,7 +224,7 @@ impl User {
         let config =
             config.or_else(|| env::home_dir().filter(|home| home.is_absolute()).map(|home| home.join(".config")));
         config.map(|config| Self { folder: config.join("selvedge") }).ok_or_else(|| {
-            Failure::new(Exit::NotFound, "no_home", "there is no home folder to store keys in")
+            Failure::new(Exit::NotFound, "home_not_found", "there is no home folder to store keys in")
                 .hint("set SELVEDGE_HOME to a folder of your own")
         })
     }
@@ -308,7 +308,7 @@ impl User {
     pub(crate) fn trust(&self) -> Result<Trust> {
         let trust = Trust::load(&self.trusted())?;
         let chain = KeyChain::load(&self.keys().chain(), &trust).unwrap_or_default();
-        Ok(trust.with_vouchers(chain.vouchers()))
+        Ok(trust.with_rotation_statements(chain.rotation_statements()))
     }
 
     /// Refuses keys inside the project.

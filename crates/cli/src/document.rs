@@ -47,7 +47,7 @@ impl Document {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| Failure::usage(format!("`{}` has no name in UTF-8", path.display())))?;
         let bytes = read_all(path)?;
-        let place = Place::of(path, name);
+        let place = ItemPath::of(path, name);
         Ok(Self {
             path: path.to_owned(),
             form: Form::of(name, &bytes),
@@ -68,7 +68,7 @@ impl Document {
         self.form.ok_or_else(|| {
             let message = format!("`{}` has no format that can hold a signature", self.path.display());
             let hint = "supported are JSON, Markdown, HTML, YAML, TOML, Python, shell, JavaScript, TypeScript, Rust, Go, and scripts that begin with `#!`";
-            Failure { code: "document_form", ..Failure::usage(message) }.hint(hint)
+            Failure { code: "document_format_unknown", ..Failure::usage(message) }.hint(hint)
         })
     }
 
@@ -100,13 +100,13 @@ fn read_all(path: &Path) -> Result<Vec<u8>> {
 
 /// The kind and id that follow from a path.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct ItemPath {
     kind: DocumentKind,
     id: String,
     is_of_store: bool,
 }
 
-impl Place {
+impl ItemPath {
     fn of(path: &Path, name: &str) -> Self {
         let elsewhere = || Self { kind: known("document"), id: name.to_owned(), is_of_store: false };
         let Some(folder) =
@@ -209,7 +209,7 @@ mod tests {
             (&["docs"], "e.md", "document", "docs/e.md"),
             (&[], "f.md", "document", "f.md"),
         ] {
-            let place = Place::inside(folders, name);
+            let place = ItemPath::inside(folders, name);
             assert_eq!((place.kind.as_str(), place.id.as_str()), (kind, id));
             assert_eq!(place.is_of_store, folders.get(1) == Some(&"agent"));
         }

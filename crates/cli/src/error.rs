@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use selvedge::items::ItemError;
 use selvedge::items::config::ConfigError;
-use selvedge::workshop::OrderError;
+use selvedge::project::ProjectError;
 use selvedge_log::keychain::KeyChainError;
 use selvedge_log::keys::KeyError;
 use selvedge_log::recovery::Finding;
@@ -229,11 +229,11 @@ impl From<ConfigError> for Failure {
     }
 }
 
-impl From<OrderError> for Failure {
-    fn from(error: OrderError) -> Self {
+impl From<ProjectError> for Failure {
+    fn from(error: ProjectError) -> Self {
         match error {
-            OrderError::Item(error) => error.into(),
-            OrderError::Interpolation { ref file, ref source } => {
+            ProjectError::Item(error) => error.into(),
+            ProjectError::Interpolation { ref file, ref source } => {
                 Self::of(&error).detail("file", file.as_str()).detail("line", source.line() as u64)
             }
             error => Self::of(&error),

@@ -98,7 +98,7 @@ pub(crate) fn settle(call: &CallId, thread: &ThreadId) -> String {
 /// The failure with the likely cause, if it is about an untrusted key and no key is trusted at all: the keys are in another folder.
 pub(crate) fn without_trust(failure: Failure) -> Failure {
     // Without any trusted key, everything is left out of a copy.
-    let codes = ["untrusted_key", "document_untrusted_key", "item_not_trusted", "left_out"];
+    let codes = ["untrusted_key", "document_untrusted_key", "item_not_trusted", "threads_skipped"];
     if !codes.contains(&failure.code) {
         return failure;
     }

@@ -1,11 +1,12 @@
 //! Items for people: the layer they come from and the state of their signatures.
 
+use selvedge::items::knowledge::{Condition, KnowledgeEntry};
 use selvedge::items::library::Entry;
 use selvedge::items::{Layer, Source, Verdict};
 use selvedge_log::Trust;
 use serde_json::Value;
 
-use crate::output::line_width;
+use crate::output::{BAD, BOLD, DIM, GOOD, WARN, line_width, paint};
 use crate::text::{clean, key, one_line};
 
 /// The layer of an item.
@@ -17,6 +18,22 @@ pub(crate) fn layer(entry: &Entry) -> &'static str {
         (Layer::BuiltIn, false) => "built in",
         (Layer::BuiltIn, true) => "built in (hidden)",
     }
+}
+
+/// An entry of knowledge on one line: its id, where it is, and what its signature says.
+pub(crate) fn knowledge_line(entry: &KnowledgeEntry) -> String {
+    let from = match entry.layer {
+        Layer::User => " (user)",
+        Layer::Project | Layer::BuiltIn => "",
+    };
+    let shadowed = if entry.shadowed { ", shadowed by the project's" } else { "" };
+    let style = match entry.condition {
+        Condition::SignedAndIntact => GOOD,
+        Condition::Unsigned => DIM,
+        Condition::Untrusted => WARN,
+        Condition::Damaged => BAD,
+    };
+    format!("{}{from}: {}{shadowed}", paint(BOLD, clean(&entry.id)), paint(style, entry.condition.as_str()))
 }
 
 /// The state of an item's signature.

@@ -5,9 +5,9 @@
 //! - `args`: the command line. `context`: project, keys and store. `document`: signed files.
 //! - `commands`: one file each. `commit`: committing with a deadline.
 //! - `codes`: a page for every error code. `examples`: the examples in every command's help.
-//! - `running`: shared by the commands that run threads. `waiting`: what threads wait for. `scaffold`: sample files; `new_file`: how they are
+//! - `running`: shared by the commands that run threads. `needs`: what threads wait for. `scaffold`: sample files; `new_file`: how they are
 //!   written.
-//! - `output`: all output to the terminal; `pager`: for long text; `text`, `gist`, `imported`, `items`: formatting for people. `error`: exit
+//! - `output`: all output to the terminal; `pager`: for long text; `text`, `event_summary`, `imported`, `items`: formatting for people. `error`: exit
 //!   codes.
 
 mod args;
@@ -18,13 +18,14 @@ mod config;
 mod context;
 mod document;
 mod error;
+mod event_summary;
 mod examples;
-mod gist;
 mod hints;
 mod imported;
 mod input;
 mod items;
 mod limit;
+mod needs;
 mod new_file;
 mod output;
 mod pager;
@@ -35,7 +36,6 @@ mod scaffold;
 mod screen;
 mod text;
 mod visible_models;
-mod waiting;
 
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -44,17 +44,19 @@ use std::sync::{Arc, LazyLock};
 use selvedge_model::Stop;
 
 use crate::args::{
-    AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, KeysCommand, ModelCommand, ThreadCommand,
-    ToolCommand,
+    AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
+    ModelCommand, ThreadCommand, ToolCommand,
 };
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
     config_list, decide, demo, directive_check, directive_list, doctor, erase, export, heads, help, import, inbox,
     init, keys_export, keys_list, keys_revoke, keys_rotate, keys_trust, log, man, model_check, model_list, model_show,
-    prune, reindex, repair, replay, restore, resume, run, send, sign, snapshots, state, status, stop, thread_delete,
-    thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, verify, wait,
+    prune, reindex, repair, replay, restore, resume, run, search, send, sign, snapshots, state, status, stop,
+    thread_delete, thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify,
+    wait,
 };
-use crate::commands::{blob, chat, directive_new, tool_new, transcript};
+use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
+use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
@@ -129,6 +131,8 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Thread(ThreadCommand::Delete(args))) => thread_delete::run(&args, context),
         Some(Command::Run(args)) => run::run(args, context),
         Some(Command::Chat(args)) => chat::run(args, context),
+        Some(Command::Search(args)) => search::run(args, context),
+        Some(Command::Usage(args)) => usage::run(&args, context),
         Some(Command::Transcript(args)) => transcript::run(&args, context),
         Some(Command::Blob(args)) => blob::run(&args, context),
         Some(Command::Directive(DirectiveCommand::New(args))) => directive_new::run(&args, context),
@@ -150,6 +154,15 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Directive(DirectiveCommand::List(args))) => directive_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::Check(args))) => directive_check::run(&args, context),
         Some(Command::Tool(ToolCommand::List(args))) => tool_list::run(args, context),
+        Some(Command::Knowledge(command)) => match command {
+            KnowledgeCommand::Search(args) => knowledge_search::run(&args, context),
+            KnowledgeCommand::Show(args) => knowledge_show::run(&args, context),
+            KnowledgeCommand::New(args) => knowledge_new::run(&args, context),
+            KnowledgeCommand::Sign(args) => knowledge_sign::run(&args, context),
+            KnowledgeCommand::Check(args) => knowledge_check::run(&args, context),
+        },
+        Some(Command::Hooks(HooksCommand::List(args))) => hooks_list::run(&args, context),
+        Some(Command::Hooks(HooksCommand::Test(args))) => hooks_test::run(&args, context),
         Some(Command::Model(ModelCommand::List(args))) => model_list::run(&args, context),
         Some(Command::Model(ModelCommand::Show(args))) => model_show::run(&args, context),
         Some(Command::Model(ModelCommand::Check(args))) => model_check::run(&args, context),

@@ -41,17 +41,17 @@ const DEPTH_MAX: usize = 16;
 /// The signed list of a project's files in a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Listed {
+pub(crate) struct FileList {
     /// The backup that it belongs to.
     pub(crate) backup_id: String,
     /// The files, by path.
-    pub(crate) files: Vec<Entry>,
+    pub(crate) files: Vec<FileEntry>,
 }
 
 /// One file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Entry {
+pub(crate) struct FileEntry {
     /// Its path below `.ai`, with `/`.
     path: String,
     bytes: u64,
@@ -61,14 +61,14 @@ pub(crate) struct Entry {
 
 /// Number and size of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Held {
+pub(crate) struct FileTotals {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
 }
 
-impl Listed {
-    pub(crate) fn held(&self) -> Held {
-        Held { files: self.files.len() as u64, bytes: self.files.iter().map(|file| file.bytes).sum() }
+impl FileList {
+    pub(crate) fn held(&self) -> FileTotals {
+        FileTotals { files: self.files.len() as u64, bytes: self.files.iter().map(|file| file.bytes).sum() }
     }
 }
 
@@ -126,19 +126,24 @@ pub(crate) fn copy(
     backup_id: &str,
     signer: &Signer,
     at: Timestamp,
-) -> Result<Listed> {
+) -> Result<FileList> {
     let partial = backup.join(PARTIAL);
     let failed = |error: io::Error| Failure::io("write", &partial, &error);
     if partial.symlink_metadata().is_ok() {
         fs::remove_dir_all(&partial).map_err(failed)?;
     }
-    let mut listed = Listed { backup_id: backup_id.to_owned(), files: Vec::new() };
+    let mut listed = FileList { backup_id: backup_id.to_owned(), files: Vec::new() };
     make_folder(&partial)?;
     make_folder(&partial.join(FILES))?;
     for path in found {
         let (bytes, executable) = read(&project.join(".ai").join(path))?;
         write_below(&partial.join(FILES), path, &bytes, executable)?;
-        listed.files.push(Entry { path: path.clone(), bytes: bytes.len() as u64, sha256: sha256(&bytes), executable });
+        listed.files.push(FileEntry {
+            path: path.clone(),
+            bytes: bytes.len() as u64,
+            sha256: sha256(&bytes),
+            executable,
+        });
     }
     let value = serde_json::to_value(&listed).unwrap_or_default();
     let text = document::sign_json(KIND, ITEM, value, signer, at).map_err(|error| Failure::of(&error))?;
@@ -154,14 +159,14 @@ pub(crate) fn is_in(backup: &Path) -> bool {
 }
 
 /// Reads and checks the project's files in a backup: the signature, the names and every hash. Writes nothing.
-pub(crate) fn check(backup: &Path, trust: &Trust) -> Result<(Listed, Vec<Vec<u8>>)> {
+pub(crate) fn check(backup: &Path, trust: &Trust) -> Result<(FileList, Vec<Vec<u8>>)> {
     let path = backup.join(FOLDER).join(LIST);
     if !is_in(backup) {
         let message = format!("`{}` includes no files of a project", backup.display());
         return Err(Failure::new(Exit::NotFound, "file_not_found", message)
             .hint("only backups of `selvedge backup --project` do; leave out `--project` to restore the threads"));
     }
-    let listed = serde_json::from_value::<Listed>(signed(&path, ITEM, trust)?);
+    let listed = serde_json::from_value::<FileList>(signed(&path, ITEM, trust)?);
     let listed = listed.map_err(|error| changed(&path, &error.to_string()))?;
     if signed(&backup.join("backup.json"), "backup", trust)?.get("backup_id") != Some(&listed.backup_id.as_str().into())
     {
@@ -207,7 +212,7 @@ fn check_name(path: &str) -> Result<(), &'static str> {
 }
 
 /// Refuses to overwrite files; an identical file is accepted.
-pub(crate) fn check_free(project: &Path, listed: &Listed, contents: &[Vec<u8>]) -> Result<()> {
+pub(crate) fn check_free(project: &Path, listed: &FileList, contents: &[Vec<u8>]) -> Result<()> {
     for (file, bytes) in listed.files.iter().zip(contents) {
         let target = project.join(".ai").join(&file.path);
         for above in target.ancestors().skip(1).take_while(|above| *above != project) {
@@ -230,7 +235,7 @@ pub(crate) fn check_free(project: &Path, listed: &Listed, contents: &[Vec<u8>]) 
 }
 
 /// Writes the files of a project. Everything is synced when this returns.
-pub(crate) fn put(project: &Path, listed: &Listed, contents: &[Vec<u8>]) -> Result<()> {
+pub(crate) fn put(project: &Path, listed: &FileList, contents: &[Vec<u8>]) -> Result<()> {
     let ai = project.join(".ai");
     if ai.symlink_metadata().is_err() {
         make_folder(&ai)?;

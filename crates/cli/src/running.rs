@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
+use selvedge::effects::EffectRunner;
 use selvedge::items::config::{Folders, SecretPattern, Unsigned};
 use selvedge::items::{Config, Library, Policy};
 use selvedge::log::Trust;
@@ -14,11 +16,11 @@ use selvedge::model::limits::Cost;
 use selvedge::model::scope::Scopes;
 use selvedge::model::{Cancel, Classify, Manifest, Run, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
+use selvedge::project::{Models, Program, Project, RuleSource, capabilities, prompt_changed_since};
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
 use selvedge::tools::{Detached, ProcessGroups};
-use selvedge::workshop::{Models, Program, RuleSource, Workshop, capabilities, prompt_changed_since};
-use selvedge::{Assignment, Engine, EngineOptions, Input, Outcome, Redactor};
+use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, RunConfig};
 use selvedge_engine::Tell;
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::orphans::RECOVERY;
@@ -43,47 +45,55 @@ use crate::text::{clean, clean_json, count};
 /// Words in the name of a variable whose value is a secret.
 const SECRET_WORDS: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PRIVATE"];
 
+/// How long a command may work on what is due after its run.
+pub(crate) const EFFECTS_TIME: Duration = Duration::from_secs(10);
+
 /// The engine on a project's store.
 pub(crate) struct Running {
     pub(crate) store: Arc<dyn Backend>,
     pub(crate) engine: Engine,
-    pub(crate) workshop: Arc<Workshop>,
+    pub(crate) project: Arc<Project>,
     pub(crate) orchestrator: Orchestrator,
     redactor: Redactor,
     /// Notices to show before the next run begins.
     notes: RefCell<Vec<String>>,
 }
 
+/// Whether the calls of a command to models are recorded; every command that runs a thread has it.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Recording {
+    /// Record the exact bytes of calls to models on the network in DIR, without credentials; `--model recorded:DIR` answers from them
+    #[arg(long, value_name = "DIR")]
+    pub(crate) record: Option<PathBuf>,
+}
+
 impl Running {
     /// Opens the project to run threads in it. Threads that a dead process left running are suspended first, with a notice.
-    pub(crate) fn open(context: &Context<'_>) -> Result<Self> {
-        Self::open_recording(context, None)
-    }
-
-    /// The same; calls of models on the network are recorded in a folder.
-    pub(crate) fn open_recording(context: &Context<'_>, record: Option<&Path>) -> Result<Self> {
-        let mut workshop = workshop(context)?;
-        if let Some(folder) = record {
-            workshop.models = workshop.models.recording(context.folder.join(folder));
+    pub(crate) fn open(context: &Context<'_>, recording: &Recording) -> Result<Self> {
+        let mut project = project(context)?;
+        if let Some(folder) = &recording.record {
+            project.models = project.models.recording(context.folder.join(folder));
         }
-        let workshop = Arc::new(workshop);
-        workshop.unmatched_rules(RuleSource::Project)?.iter().for_each(|notice| context.output.say(clean(notice)));
+        let project = Arc::new(project);
+        for notice in project.unmatched_rules(RuleSource::Project)? {
+            context.output.say(clean(&notice));
+        }
         let trust = User::find()?.trust()?;
         let store = context.open(Access::ReadWrite)?;
-        let redactor = redactor(&workshop);
-        let keeper = Keeper::new(store.clone(), workshop.config.state_persistence.clone());
+        let redactor = redactor(&project);
+        let keeper = Keeper::new(store.clone(), project.config.state_persistence.clone());
         let engine = Engine::new(EngineOptions {
-            scopes: workshop.config.scopes.clone(),
+            scopes: project.config.scopes.clone(),
             redactor: redactor.clone(),
             snapshots: Some(keeper.map_err(|error| Failure::of(&error))?),
             prepare: Some(capabilities_written(&store, &redactor)),
             ..options(&store, trust)
         });
-        let orchestrator = orchestrator(context, &engine, &workshop, &store)?;
+        let orchestrator = orchestrator(context, &engine, &project, &store)?;
         for thread in engine.recover().map_err(|error| Failure::of(&error))? {
             context.output.say(left_running(&thread));
         }
-        Ok(Self { store, engine, workshop, orchestrator, redactor, notes: RefCell::default() })
+        Ok(Self { store, engine, project, orchestrator, redactor, notes: RefCell::default() })
     }
 
     /// Starts a process that will run a thread; it waits at a gate until the thread is committed.
@@ -96,24 +106,24 @@ impl Running {
         Ok(self.store.resolve(prefix)?)
     }
 
-    /// The assignment of the next run of a thread, or of the end of its chain. Before its first run, its capabilities are written to
+    /// The run configuration of the next run of a thread, or of the end of its chain. Before its first run, its capabilities are written to
     /// `capabilities.md`; if that file was edited since, the run is refused.
-    pub(crate) fn assignment(&self, thread: &ThreadId) -> Result<Assignment> {
-        self.assignment_with(thread, None)
+    pub(crate) fn run_config(&self, thread: &ThreadId) -> Result<RunConfig> {
+        self.run_config_with(thread, None)
     }
 
     /// The same, with another model than the thread was created with.
-    pub(crate) fn assignment_with(&self, thread: &ThreadId, model: Option<&str>) -> Result<Assignment> {
+    pub(crate) fn run_config_with(&self, thread: &ThreadId, model: Option<&str>) -> Result<RunConfig> {
         let end = self.engine.end_of_chain(thread).map_err(|error| Failure::of(&error))?;
         // From its verified log: the capabilities in the database are not trusted.
         let mut manifest = self.engine.manifest(&end).map_err(|error| Failure::of(&error))?;
         if let Some(model) = model {
             manifest.model = Some(model.to_owned());
         }
-        let work = self.orchestrator.assignment(&manifest)?;
+        let work = self.orchestrator.run_config(&manifest)?;
         let runs = self.store.runs(&manifest.thread_id)?;
         let missing = runs.last().and_then(|_| self.store.missing_manifest(&manifest.thread_id));
-        let changed = runs.last().and_then(|run| changed_since(&self.workshop.config, run));
+        let changed = runs.last().and_then(|run| changed_since(&self.project.config, run));
         // A missing item changes the prompt, and has a notice of its own.
         let prompt = prompt_changed_since(&runs, &work).filter(|_| work.notices.is_empty());
         let about_work = work.notices.iter().cloned().chain(prompt).map(|note| clean(&note));
@@ -129,7 +139,7 @@ impl Running {
     }
 
     /// Writes the signed `capabilities.md` of a thread, once. If the thread ran before, the file was deleted since, and a notice says so.
-    fn write_capabilities(&self, thread: &ThreadId, work: &Assignment) -> selvedge_store::Result<()> {
+    fn write_capabilities(&self, thread: &ThreadId, work: &RunConfig) -> selvedge_store::Result<()> {
         let manifest = self.store.get(thread)?.manifest;
         let page = || capabilities::page(&manifest, work, &self.redactor);
         let has_run = |runs: &[Run]| runs.iter().any(|run| run.meta.origin != RECOVERY);
@@ -144,8 +154,8 @@ impl Running {
     pub(crate) fn show(
         self,
         context: &Context<'_>,
-        work: Assignment,
-        run: impl FnOnce(&Self, &Arc<Assignment>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        work: RunConfig,
+        run: impl FnOnce(&Self, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<()> {
         let work = Arc::new(work);
         let cancel = stop_when_interrupted(context.output.speaks_to_people());
@@ -154,8 +164,9 @@ impl Running {
         let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&*self.store, ended));
         // Its tools hold the engine, which holds the store.
         drop(work);
-        self.close(context);
-        tell_end(context, &ended?)?;
+        let told = ended.and_then(|ended| tell_end(context, &ended));
+        self.finish(context);
+        told?;
         outcome
     }
 
@@ -166,11 +177,22 @@ impl Running {
         mut screen: Screen<'_>,
         run: impl FnOnce(&mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
-        self.notes.take().iter().for_each(|note| context.output.say(note));
+        for note in self.notes.take() {
+            context.output.say(note);
+        }
         let ended = run(&mut |event| screen.show(&event));
         screen.finish();
         context.tell_problems();
         ended.map_err(|error| hints::refused(&*self.store, &error))
+    }
+
+    /// Does what is due after a run, for a bounded time, and closes the store. The answer was shown before.
+    pub(crate) fn finish(self, context: &Context<'_>) {
+        let cancel = cancelled_after(EFFECTS_TIME);
+        // Ctrl-C ends the process again: what is left is done by the next one.
+        crate::INTERRUPTS_END.store(true, Ordering::SeqCst);
+        EffectRunner::new(self.store.clone(), self.engine.clone(), self.project.clone()).run(&cancel);
+        self.close(context);
     }
 
     /// Closes the store, so that the transcripts are complete.
@@ -178,6 +200,17 @@ impl Running {
         drop((self.engine, self.orchestrator));
         context.close(self.store);
     }
+}
+
+/// A signal that says stop after a while.
+pub(crate) fn cancelled_after(time: Duration) -> Cancel {
+    let cancel = Cancel::new();
+    let timer = cancel.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(time);
+        timer.say(Stop::Cancelled);
+    });
+    cancel
 }
 
 /// The notice for a thread that a dead process left running.
@@ -227,47 +260,47 @@ fn capabilities_written(store: &Arc<dyn Backend>, redactor: &Redactor) -> Prepar
 fn orchestrator(
     context: &Context<'_>,
     engine: &Engine,
-    workshop: &Arc<Workshop>,
+    project: &Arc<Project>,
     store: &Arc<dyn Backend>,
 ) -> Result<Orchestrator> {
-    let launcher = launcher(context, workshop)?;
+    let launcher = launcher(context, project)?;
     let known = Arc::downgrade(store);
-    let vouch = Arc::new(move |parent: &Manifest| match known.upgrade() {
+    let check_parent = Arc::new(move |parent: &Manifest| match known.upgrade() {
         Some(store) => store.check_manifest(parent).map_err(|error| match error.hint() {
             Some(hint) => format!("{error}; {hint}"),
             None => error.to_string(),
         }),
         None => Err("the store is closed".to_owned()),
     });
-    Ok(Orchestrator::new(engine.clone(), workshop.clone(), launcher, vouch))
+    Ok(Orchestrator::new(engine.clone(), project.clone(), launcher, check_parent, store.clone(), store.clone()))
 }
 
 /// Starts a process of this program that runs a thread, behind a gate.
-pub(crate) fn launcher(context: &Context<'_>, workshop: &Arc<Workshop>) -> Result<Launcher> {
+pub(crate) fn launcher(context: &Context<'_>, project: &Arc<Project>) -> Result<Launcher> {
     let program = std::env::current_exe().map_err(|error| Failure::io("find", Path::new("selvedge"), &error))?;
-    let project = context.project()?;
-    let workshop = workshop.clone();
+    let folder = context.project()?;
+    let project = project.clone();
     Ok(Arc::new(move |thread: &ThreadId| {
-        let arguments = ["-C", &project.to_string_lossy(), "--quiet", "resume", thread.as_str()].map(str::to_owned);
-        let environment = workshop.environment.clone();
-        match Detached::start(&program, &arguments, environment, &project) {
+        let arguments = ["-C", &folder.to_string_lossy(), "--quiet", "resume", thread.as_str()].map(str::to_owned);
+        let environment = project.environment.clone();
+        match Detached::start(&program, &arguments, environment, &folder) {
             Ok(detached) => Ok(Box::new(detached)),
             Err(error) => Err(error.to_string()),
         }
     }))
 }
 
-/// The workshop of the project: its directives, agents, tools and configuration.
-pub(crate) fn workshop(context: &Context<'_>) -> Result<Workshop> {
-    workshop_of(configuration(context)?, context)
+/// The project: its directives, agents, tools and configuration.
+pub(crate) fn project(context: &Context<'_>) -> Result<Project> {
+    project_of(configuration(context)?, context)
 }
 
 /// The same, with a configuration that was already read.
-pub(crate) fn workshop_of(config: Config, context: &Context<'_>) -> Result<Workshop> {
-    let project = context.project()?;
+pub(crate) fn project_of(config: Config, context: &Context<'_>) -> Result<Project> {
+    let folder = context.project()?;
     let user = User::find()?;
     let library = Library {
-        project: Some(project.join(".ai")),
+        project: Some(folder.join(".ai")),
         user: Some(user.folder.clone()).filter(|folder| folder.is_dir()),
         trust: user.trust()?,
         policy: match config.run.unsigned {
@@ -277,7 +310,7 @@ pub(crate) fn workshop_of(config: Config, context: &Context<'_>) -> Result<Works
     };
     let environment = environment();
     let models = Models::configured(&config.models, &environment);
-    Ok(Workshop { library, project, environment, config, models, program: Program::default() })
+    Ok(Project { library, folder, environment, config, models, program: Program::default() })
 }
 
 pub(crate) fn environment() -> BTreeMap<String, String> {
@@ -287,9 +320,9 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
 }
 
 /// Removes secrets, which must never reach a log.
-pub(crate) fn redactor(workshop: &Workshop) -> Redactor {
-    let secrets = secrets(&workshop.environment).into_iter().chain(workshop.models.secrets());
-    Redactor::new(secrets, patterns(&workshop.config))
+pub(crate) fn redactor(project: &Project) -> Redactor {
+    let secrets = secrets(&project.environment).into_iter().chain(project.models.secrets());
+    Redactor::new(secrets, patterns(&project.config)).learning(project.models.learned_secrets())
 }
 
 /// A text without secrets, by the environment and the built-in patterns: works before any configuration is read.
@@ -363,7 +396,9 @@ fn tell_end(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
             .tell(format!("{} had ended and is continued as {}", resumed.old_thread_id, resumed.new_thread_id));
     }
     let used = used(&outcome.run_cost.clone().unwrap_or_default());
-    context.output.tell(format!("{} is {}: {used}", outcome.thread_id, outcome.status));
+    let state =
+        outcome.status.status().map_or_else(|| format!("is {}", outcome.status), |status| status.in_words().to_owned());
+    context.output.tell(format!("{} {state}: {used}", outcome.thread_id));
     Ok(())
 }
 
@@ -393,10 +428,13 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
     let suspended = outcome.suspended.as_ref();
     match (status, suspended.map(|suspended| suspended.reason)) {
         (Status::Error | Status::Killed | Status::CompletedWithErrors, _) => {
-            let failure =
-                Failure::new(Exit::Failed, "run_failed", format!("the run of `{thread}` ended as {status}: {why}"));
-            Err(failure
-                .hint(format!("`selvedge log {thread}` shows what happened; `selvedge send {thread} \"…\"` continues")))
+            let why = outcome.reason().filter(|why| *why != status.as_str()).map(|why| format!(": {why}"));
+            let message = format!("`{thread}` {}{}", status.in_words(), why.unwrap_or_default());
+            let is_of_model = outcome.code.as_deref().is_some_and(|code| code.starts_with("model_"));
+            let check = if is_of_model { "`selvedge model check --probe` checks keys and hosts; " } else { "" };
+            Err(Failure::new(Exit::Failed, "run_failed", message).hint(format!(
+                "{check}`selvedge log {thread}` shows what happened; `selvedge send {thread} \"…\"` continues"
+            )))
         }
         (Status::Cancelled, _) => {
             Err(Failure::new(Exit::Interrupted, "run_cancelled", format!("the run of `{thread}` was stopped")).hint(
@@ -407,9 +445,9 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
             Err(needs_decision(thread, suspended, &outcome.asks))
         }
         (Status::Suspended, Some(SuspendReason::Limit | SuspendReason::Budget)) => {
-            let values = suspended.and_then(crate::waiting::values).map(|values| format!(", {values}"));
+            let values = suspended.and_then(crate::needs::values).map(|values| format!(", {values}"));
             let message = format!("`{thread}` has reached a limit: {why}{}", values.unwrap_or_default());
-            let raise = suspended.and_then(crate::waiting::limit_of).unwrap_or("turns");
+            let raise = suspended.and_then(crate::needs::limit_of).unwrap_or("turns");
             Err(Failure::new(Exit::Limit, "limit_reached", message)
                 .hint(format!("`selvedge resume {thread} --raise {raise}=…` raises it and continues")))
         }

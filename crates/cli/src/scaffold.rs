@@ -23,13 +23,20 @@ pub(crate) fn tool(id: &str) -> String {
     include_str!("scaffold/tool.yaml").replace("__CAPABILITY__", &capability).replace(NAME, last(id))
 }
 
+/// A new entry of knowledge; `id` is its path below `.ai/knowledge`, without its extension.
+pub(crate) fn knowledge(id: &str) -> String {
+    let folder = id.rsplit_once('/').map_or("", |(folder, _)| folder);
+    include_str!("scaffold/knowledge.md").replace("__CATEGORY__", folder).replace(NAME, last(id))
+}
+
 fn last(id: &str) -> &str {
     id.rsplit('/').next().unwrap_or(id)
 }
 
 #[cfg(test)]
 mod tests {
-    use selvedge::items::{Agent, Directive, tool};
+    use selvedge::items::knowledge::Metadata;
+    use selvedge::items::{Agent, Directive, Knowledge, tool};
 
     use super::*;
 
@@ -44,6 +51,8 @@ mod tests {
                 _ => assert!(selvedge::Script::parse(text).is_ok()),
             }
         }
+        let entry = knowledge("docs/api");
+        assert!(Metadata::read(&entry).unwrap().misfits("docs/api").is_empty() && Knowledge::parse(&entry).is_ok());
         assert_eq!(Directive::parse(&directive("reports/weekly")).unwrap().name, "weekly");
         assert_eq!(
             tool::parse("money/pay", &super::tool("money/pay")).unwrap().capability,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::Result;
-use crate::gist::{event_type, gist};
+use crate::event_summary::{event_type, summary};
 use crate::output::{BAD, BOLD, DIM, GOOD, WARN, line_width, paint};
 use crate::text::{clean, one_line};
 
@@ -233,14 +233,14 @@ impl<'a> Screen<'a> {
                 message.content.iter().try_for_each(|block| self.result(block))
             }
             Event::ThreadHandoff(_) | Event::ThreadResumed(_) => {
-                self.line(format_args!("{} {}", paint(DIM, "⇢"), gist(event)))
+                self.line(format_args!("{} {}", paint(DIM, "⇢"), summary(event)))
             }
             Event::Suspended(_) if self.is_mute_of_waits => {
                 self.end_draft();
                 Ok(())
             }
             Event::CapabilityDenied(_) | Event::Suspended(_) => {
-                self.line(format_args!("{}: {}", paint(WARN, event_type(event)), gist(event)))
+                self.line(format_args!("{}: {}", paint(WARN, event_type(event)), summary(event)))
             }
             _ => Ok(()),
         }

@@ -15,7 +15,7 @@ use serde::Serializer;
 /// Why an account is incomplete, and what can be done about it.
 pub(crate) fn incomplete(cause: Cause) -> &'static str {
     match cause {
-        Cause::NotHere => "incomplete: logs of its family are not in this store; import the rest of its family",
+        Cause::NotInStore => "incomplete: logs of its family are not in this store; import the rest of its family",
         Cause::Lost => {
             "incomplete: postings were lost with versions of a log, and all that they may have spent counts as spent"
         }
@@ -30,6 +30,18 @@ pub(crate) fn local(time: Timestamp) -> String {
 /// A time in the local time zone, to the minute.
 pub(crate) fn local_minute(time: Timestamp) -> String {
     zoned(time).strftime("%Y-%m-%d %H:%M").to_string()
+}
+
+/// The day of a time in the local time zone, such as `2026-11-18`.
+pub(crate) fn local_day(time: Timestamp) -> String {
+    zoned(time).strftime("%Y-%m-%d").to_string()
+}
+
+/// The beginning of a day, such as `2026-11-18`, in the local time zone.
+pub(crate) fn local_midnight(day: &str) -> Option<Timestamp> {
+    let day: jiff::civil::Date = day.parse().ok()?;
+    let zoned = day.to_zoned(jiff::tz::TimeZone::system()).ok()?;
+    Some(Timestamp::from_micros(zoned.timestamp().as_microsecond()))
 }
 
 fn zoned(time: Timestamp) -> jiff::Zoned {

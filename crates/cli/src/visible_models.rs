@@ -1,8 +1,8 @@
 //! The models that can be used here: what is configured, and whose credentials the environment has.
 
 use selvedge::items::Config;
-use selvedge::workshop::Models;
-use selvedge::workshop::models::Credentials;
+use selvedge::project::Models;
+use selvedge::project::models::Credentials;
 
 use crate::config::folders;
 use crate::context::Context;
@@ -18,11 +18,13 @@ pub(crate) fn registry(config: &Config) -> Models {
 pub(crate) fn visible_models(context: &Context<'_>) -> Result<String> {
     let models = registry(&Config::load(&folders(context)?)?);
     let mut hosts: Vec<String> = Vec::new();
+    let mut is_local = false;
     for (provider, sample) in models.samples() {
         let Some(shown) = models.show(&sample.unwrap_or_else(|| format!("{provider}:*"))) else { continue };
         match shown.credentials {
             Credentials::Present { from } => hosts.push(format!("{provider} ({from})")),
             Credentials::NotNeeded => {
+                is_local = true;
                 hosts.push(format!("{provider} ({})", shown.base_url.unwrap_or_default()));
             }
             Credentials::Missing { .. } => {}
@@ -34,5 +36,10 @@ pub(crate) fn visible_models(context: &Context<'_>) -> Result<String> {
             .to_owned());
     }
     let named = models.tier("general").map(|model| format!("; `--model {model}` uses one")).unwrap_or_default();
-    Ok(format!("Models: {}{named}; `selvedge model list` shows all", hosts.join(", ")))
+    let more = if is_local {
+        "`selvedge model check --probe` asks which models a host has"
+    } else {
+        "`selvedge model list` shows all"
+    };
+    Ok(format!("Models: {}{named}; {more}", hosts.join(", ")))
 }

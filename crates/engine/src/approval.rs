@@ -12,8 +12,8 @@ use selvedge_model::fold::Call as Known;
 use selvedge_model::{Digest, LogId, Output, Timestamp, ToolSpec};
 use serde_json::{Value, json};
 
-use crate::assignment::Asking;
 use crate::conversation::OpenCall;
+use crate::run_config::NeededApproval;
 
 /// What the decisions about a call mean for it.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +33,7 @@ pub(crate) fn action_hash(log: &LogId, call: &OpenCall, tool: &ToolSpec) -> Dige
 }
 
 /// The approval request for a call.
-pub(crate) fn ask(asking: &Asking, action_hash: Digest, call: &OpenCall, now: Timestamp) -> Ask {
+pub(crate) fn ask(asking: &NeededApproval, action_hash: Digest, call: &OpenCall, now: Timestamp) -> Ask {
     let is_short = call.arguments.to_string().len() <= SHOWN_BYTES;
     Ask {
         call_id: call.id.clone(),
@@ -174,7 +174,9 @@ mod tests {
     }
 
     fn decide_with(mode: ResumeMode, mut decisions: Vec<Decision>) -> CallDecision {
-        decisions.iter_mut().for_each(|decision| decision.resume_mode = mode);
+        for decision in &mut decisions {
+            decision.resume_mode = mode;
+        }
         let known = Known { decisions, ..Known::default() };
         decision_on(&call(), Some(&known), &HASH, Timestamp::from_micros(0))
     }
@@ -244,7 +246,7 @@ mod tests {
     #[test]
     fn an_approval_request_expires_only_if_a_time_was_set() {
         let now = |micros| Timestamp::from_micros(micros);
-        let asking = Asking { expires_after: Some(Duration::from_secs(1)), ..Asking::default() };
+        let asking = NeededApproval { expires_after: Some(Duration::from_secs(1)), ..NeededApproval::default() };
         let known = Known { ask: Some(ask(&asking, HASH, &call(), now(0))), ..Known::default() };
         let at = |micros| decision_on(&call(), Some(&known), &HASH, now(micros));
         assert_eq!(at(999_999), CallDecision::Pending);
@@ -252,7 +254,7 @@ mod tests {
             at(1_000_000),
             CallDecision::Answer(Output::error("not executed: the approval request for this call expired"))
         );
-        let forever = Known { ask: Some(ask(&Asking::default(), HASH, &call(), now(0))), ..Known::default() };
+        let forever = Known { ask: Some(ask(&NeededApproval::default(), HASH, &call(), now(0))), ..Known::default() };
         assert_eq!(decision_on(&call(), Some(&forever), &HASH, now(i64::MAX / 2000)), CallDecision::Pending);
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! Only blobs that the thread's own, verified log names are found here. A file that lies beside the log by chance is none of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_log::Trust;
 use selvedge_model::blob::NamedBlobs;
 use selvedge_model::{Digest, ThreadId};
-use selvedge_store::Store;
 use selvedge_store::load::each_changeset;
+use selvedge_store::search::NotSearched;
+use selvedge_store::search::document::text_of_blob;
+use selvedge_store::{Error as StoreError, Store};
 use serde::Serialize;
 
 use crate::error::Result;
@@ -20,10 +22,55 @@ pub const READ_TOOL: &str = "blob_read";
 pub fn blobs_named(store: &dyn Store, trust: &Trust, thread: &ThreadId, prefix: &str) -> Result<BTreeSet<Digest>> {
     let mut named = NamedBlobs::default();
     each_changeset(store, thread, trust, |entry| {
-        entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
+        for line in &entry.lines {
+            named.take(entry.head.version, &line.event);
+        }
     })?;
     let all = named.must_be_there().map(|(blob, _)| blob).chain(named.erased().iter().copied());
     Ok(all.filter(|blob| blob.to_string().starts_with(prefix)).collect())
+}
+
+/// The texts of a thread's blobs, each read once, and a count of what is left out of them.
+pub(crate) struct Texts<'a> {
+    store: &'a dyn Store,
+    thread: &'a ThreadId,
+    /// What is left out of each blob that was asked for.
+    seen: BTreeMap<Digest, NotSearched>,
+}
+
+impl<'a> Texts<'a> {
+    pub(crate) fn new(store: &'a dyn Store, thread: &'a ThreadId) -> Self {
+        Self { store, thread, seen: BTreeMap::new() }
+    }
+
+    /// Passes the text of a blob to `each`, if it has not been before. An erased blob has none.
+    pub(crate) fn of(&mut self, blob: &Digest, each: &mut dyn FnMut(&str)) {
+        if self.seen.contains_key(blob) {
+            return;
+        }
+        let mut left_out = NotSearched::default();
+        match self.store.blob(self.thread, blob) {
+            Ok(bytes) => match text_of_blob(&bytes) {
+                Some((text, is_whole)) => {
+                    left_out.blobs_cut = u64::from(!is_whole);
+                    each(text);
+                }
+                None => left_out.blobs_not_text = 1,
+            },
+            Err(StoreError::Erased { .. }) => {}
+            Err(_) => left_out.blobs_unreadable = 1,
+        }
+        self.seen.insert(*blob, left_out);
+    }
+
+    /// What is left out of the blobs that were asked for.
+    pub(crate) fn left_out(&self) -> NotSearched {
+        let mut sum = NotSearched::default();
+        for left_out in self.seen.values() {
+            sum += *left_out;
+        }
+        sum
+    }
 }
 
 /// A part of a text.

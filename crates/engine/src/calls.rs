@@ -8,6 +8,7 @@ mod flight;
 mod guarded;
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
@@ -17,13 +18,13 @@ use selvedge_model::event::{Probed, ProcessFate, ReconcileAnswer};
 use selvedge_model::fold::Spawned;
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Output, Reconciled};
-use selvedge_model::{CallId, Cancel, Digest, ToolKind};
+use selvedge_model::{Call, CallId, Cancel, Digest, ToolKind};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::carryover::shortened;
 use crate::conversation::OpenCall;
-use crate::decide::calls::{Planned, Probe, Ready};
+use crate::decide::calls::{PlannedCall, Probe, ReadyCall};
 use crate::decide::results::as_text;
 use crate::decide::{CallFinding, Flight, Outcome, Prepared, Stage, money};
 use crate::engine::Engine;
@@ -33,12 +34,14 @@ use crate::held::HeldThread;
 use crate::ledger::Book;
 use crate::probed;
 use crate::run::Running;
-use crate::spawn::{Child, ChildCreation, ParentNeeds, Refused, Spawning};
+use crate::spawn::{Child, ChildCreation, Children, ParentNeeds, Refused, Spawning};
 
 pub(crate) use flight::{CallEnd, EndedCall, PreparedCall, call_end};
 
 /// A result above this many bytes is stored as a blob, and the model gets its beginning and its end.
 const INLINE_MAX: usize = 32 << 10;
+/// The same for a result that a hook brings into prompts, which is recorded once, and whole.
+const CONTEXT_MAX: usize = 1 << 20;
 /// How many bytes of such a result the model gets of each end.
 const SHOWN_BYTES: usize = 4 << 10;
 
@@ -47,7 +50,7 @@ pub(crate) type InFlight = FuturesUnordered<BoxFuture<'static, EndedCall>>;
 
 impl Running {
     /// Plans calls, and makes those ready that are to be dispatched: nothing is executed yet.
-    pub(crate) fn prepare(&mut self, planned: Vec<Planned>) {
+    pub(crate) fn prepare(&mut self, planned: Vec<PlannedCall>) {
         let planned = self.plan(planned).and_then(|ready| self.start(ready));
         if let Err(error) = planned {
             self.fail(error);
@@ -55,24 +58,24 @@ impl Running {
     }
 
     /// Plans calls; returns those that are to be made ready.
-    pub(crate) fn plan(&mut self, planned: Vec<Planned>) -> Result<Vec<Ready>> {
+    pub(crate) fn plan(&mut self, planned: Vec<PlannedCall>) -> Result<Vec<ReadyCall>> {
         self.live.plan(planned, &self.held.fold);
         for flight in &mut self.live.flights {
             if let Stage::Done { output, blob, .. } = &mut flight.stage {
-                *blob = self.held.put_large(output)?;
+                *blob = self.held.put_large(output, INLINE_MAX)?;
             }
         }
         Ok(self.live.flights.iter().filter_map(|flight| flight.ready.clone()).collect())
     }
 
     /// Makes calls ready; one that can't be gets an error as its result.
-    fn start(&mut self, ready: Vec<Ready>) -> Result<()> {
+    fn start(&mut self, ready: Vec<ReadyCall>) -> Result<()> {
         let engine = self.held.engine.clone();
         let rules = self.rules.clone();
         let mut book = Book::over(&*engine.store, &*engine.ids);
         let turn = money::next_turn_cost(&self.held.fold, &rules);
         let mut born = 0;
-        for Ready { tool, call, child, .. } in ready {
+        for ReadyCall { tool, call, child, .. } in ready {
             let spawning = rules.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child);
             let way = match (spawning, child) {
                 (None, _) => guarded::start(&*tool, &call).map(PreparedCall::Tool).map_err(Refused::from),
@@ -119,11 +122,13 @@ impl Running {
         for Flight { open, ready, .. } in self.live.flights.iter().filter(|flight| flight.is_ready()) {
             let call = open.id.clone();
             let ready = ready.clone();
-            let cancel = self.cancel.clone();
+            let time_box = self.rules.hooks.time_box(open);
+            let cancel = if time_box.is_some() { self.cancel.child() } else { self.cancel.clone() };
             match (self.prepared_calls.remove(&call), self.rules.spawning.clone()) {
                 (Some(PreparedCall::Tool(started)), _) => {
+                    let work = flight::execute(started, ready, cancel.clone());
                     self.in_flight.push(Box::pin(async move {
-                        let (landed, failure) = flight::execute(started, ready, cancel).await;
+                        let (landed, failure) = flight::in_time(work, time_box, &cancel).await;
                         EndedCall { call, landed, failure, is_child: false }
                     }));
                 }
@@ -131,9 +136,16 @@ impl Running {
                     let (entered, next) = oneshot::channel();
                     let gate = Gate { before: before.replace(next), entered };
                     let engine = self.held.engine.clone();
+                    let made = ready.map(|ready| ready.call);
                     self.in_flight.push(Box::pin(async move {
-                        let landed = CallEnd::Output(run_in_slot(child, gate, engine, spawning, cancel).await);
-                        EndedCall { call, landed, failure: None, is_child: true }
+                        let children = spawning.children.clone();
+                        let stopped = cancel.clone();
+                        let work = async {
+                            let output = run_in_slot(child, gate, engine, spawning, stopped).await;
+                            (CallEnd::Output(returned(children, made, output).await), None)
+                        };
+                        let (landed, failure) = flight::in_time(work, time_box, &cancel).await;
+                        EndedCall { call, landed, failure, is_child: true }
                     }));
                 }
                 // Without a way to spawn children, none was made ready.
@@ -167,7 +179,14 @@ impl Running {
         let CallEnd::Output(output) = landed else { return self.live.take(Outcome::Lost(call)) };
         let ready = self.live.flight(&call).and_then(|flight| flight.ready.as_ref());
         let mut output = ready.map(|ready| ready.annotated(output.clone())).unwrap_or(output);
-        match self.held.put_large(&mut output) {
+        let flight = self.live.flight(&call).map(|flight| &flight.open);
+        let is_context = flight.is_some_and(|open| self.rules.hooks.brings_context(open));
+        if is_context {
+            // What is injected is what is recorded.
+            self.held.engine.redactor.value(&mut output.content);
+        }
+        let inline_max = if is_context { CONTEXT_MAX } else { INLINE_MAX };
+        match self.held.put_large(&mut output, inline_max) {
             Ok(blob) => self.live.take(Outcome::Ended { call, output, blob, failure }),
             Err(error) => {
                 // Without its result, the patches of a call are not recorded either.
@@ -183,7 +202,9 @@ impl Running {
         let cancel = self.cancel.clone();
         let unknown: Vec<_> = probes.iter().map(|probe| (probe.ready.call.id.clone(), CallFinding::Unknown)).collect();
         // It may take as long as the tool does.
-        let (findings, found) = match try_on_thread(move || find_out(&engine, probes, &cancel)) {
+        let children = self.rules.spawning.as_ref().map(|spawning| spawning.children.clone());
+        let asked = move || find_out(&engine, children.as_deref(), probes, &cancel);
+        let (findings, found) = match try_on_thread(asked) {
             Ok(asked) => asked.await,
             Err(_) => (unknown, Vec::new()),
         };
@@ -218,9 +239,9 @@ impl Running {
 
 impl HeldThread {
     /// Stores a result that is too large for a line as a blob; its beginning and its end stay.
-    fn put_large(&self, output: &mut Output) -> Result<Option<Digest>> {
+    fn put_large(&self, output: &mut Output, inline_max: usize) -> Result<Option<Digest>> {
         let text = as_text(&output.content);
-        if text.len() <= INLINE_MAX {
+        if text.len() <= inline_max {
             return Ok(None);
         }
         let mut kept = Value::String(text);
@@ -232,15 +253,30 @@ impl HeldThread {
     }
 }
 
+/// The result of a call whose child has ended. It may write files, so it has a thread of its own.
+async fn returned(children: Arc<dyn Children>, call: Option<Call>, output: Output) -> Output {
+    let Some(call) = call else { return output };
+    let as_it_is = output.clone();
+    match try_on_thread(move || children.returned(&call, output)) {
+        Ok(returned) => returned.await,
+        Err(_) => as_it_is,
+    }
+}
+
 /// Finds out the outcome of calls, and how it was found.
-fn find_out(engine: &Engine, probes: Vec<Probe>, cancel: &Cancel) -> (Vec<(CallId, CallFinding)>, Vec<Probed>) {
+fn find_out(
+    engine: &Engine,
+    children: Option<&dyn Children>,
+    probes: Vec<Probe>,
+    cancel: &Cancel,
+) -> (Vec<(CallId, CallFinding)>, Vec<Probed>) {
     let find_out = |Probe { ready, process, is_undone }: Probe| {
         let process = process.map(|process| probed::end(&*engine.processes, &process));
         // A tool is not asked while the process of the call may still be alive.
         let answer = match process {
             Some(ProcessFate::Alive) => None,
             _ if is_undone => Some(Reconciled::NotDone),
-            _ => Some(reconcile(engine, &ready, cancel)),
+            _ => Some(reconcile(engine, children, &ready, cancel)),
         };
         let reconciled = matches!(answer, Some(Reconciled::Unknown)).then_some(ReconcileAnswer::Unknown);
         let no_reconcile = matches!(answer, Some(Reconciled::Unsupported));
@@ -251,12 +287,15 @@ fn find_out(engine: &Engine, probes: Vec<Probe>, cancel: &Cancel) -> (Vec<(CallI
     probes.into_iter().map(find_out).unzip()
 }
 
-fn reconcile(engine: &Engine, ready: &Ready, cancel: &Cancel) -> Reconciled {
-    let Ready { tool, call, child, .. } = ready;
+fn reconcile(engine: &Engine, children: Option<&dyn Children>, ready: &ReadyCall, cancel: &Cancel) -> Reconciled {
+    let ReadyCall { tool, call, child, .. } = ready;
     // The outcome of a call that spawned a child is the outcome of the child.
     if let Some(child) = child {
         return match engine.existing_child_result(&child.thread_id, child.detached) {
-            Ok(Some(output)) => Reconciled::Done(output),
+            Ok(Some(output)) => Reconciled::Done(match children {
+                Some(children) => children.returned(call, output),
+                None => output,
+            }),
             Ok(None) => Reconciled::NotDone,
             Err(error) => Reconciled::Done(Output::error(format!("the outcome of the child is unknown: {error}"))),
         };

@@ -5,16 +5,18 @@
 
 use std::collections::HashSet;
 
+use selvedge_model::error::{Classify, Kind};
 use selvedge_model::event::{Handoff, HandoffReason};
 use selvedge_model::limits::Cost;
 use selvedge_model::{AgentId, Event, Manifest, Role, Run, Status, ThreadId};
+use selvedge_store::load::last_lines;
 use selvedge_store::{Error as StoreError, Store, Summary, Tombstone};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::outcome::{Outcome, is_incomplete};
-use crate::standing::Standing;
+use crate::thread_state::ThreadState;
 
 /// The most links of a chain that are followed: more than any configuration allows.
 const LINKS_MAX: usize = 10_000;
@@ -23,7 +25,7 @@ const THREADS_MAX: usize = 10_000;
 /// How many generations of a tree are shown.
 const GENERATIONS_MAX: usize = 64;
 /// How many lines at the end of a log are searched for how the thread was continued.
-const LAST_LINES: u64 = 32;
+const LAST_LINES: usize = 32;
 
 /// The value of `Continued::how` for a thread that handed itself off.
 const HANDOFF: &str = "handoff";
@@ -203,23 +205,35 @@ fn links(store: &dyn Store, thread: &ThreadId) -> Result<Vec<Link>> {
 }
 
 fn link(store: &dyn Store, summary: Summary, is_deleted: bool) -> Result<Link> {
-    let status = if is_deleted { Standing::Deleted } else { Standing::from(&summary) };
+    let status = if is_deleted { ThreadState::Deleted } else { ThreadState::from(&summary) };
     let Summary { manifest, holder, .. } = summary;
     let holder = holder.filter(|_| manifest.status == Status::Running);
-    let continued = match status {
-        Standing::Is(Status::Continued) => how_continued(store, &manifest.thread_id)?,
-        _ => None,
+    let (continued, _) = match status {
+        ThreadState::Is(Status::Continued) => unless_damaged(how_continued(store, &manifest.thread_id))?,
+        _ => (None, None),
     };
     let incomplete = is_incomplete(store, &manifest)?;
     let outcome = match status {
-        Standing::Deleted => Outcome::of_manifest(&manifest, status),
+        ThreadState::Deleted => Outcome::of_manifest(&manifest, status),
         _ => match store.runs(&manifest.thread_id)?.pop() {
-            Some(run) => Outcome::of_run(&manifest, status, &run.run_id, Some(&run.meta), last_text(store, &run)?),
+            Some(run) => {
+                let (text, why) = unless_damaged(last_text(store, &run))?;
+                Outcome::of_run(&manifest, status, &run.run_id, Some(&run.meta), text).because(why)
+            }
             None => Outcome::of_manifest(&manifest, status),
         },
     };
     let outcome = Outcome { holder, incomplete, ..outcome };
     Ok(Link { outcome, agent_id: manifest.agent_id, continued })
+}
+
+/// What was read from a log; nothing, and why, if the log is damaged. The other threads are shown all the same.
+fn unless_damaged<T>(read: Result<Option<T>>) -> Result<(Option<T>, Option<String>)> {
+    match read {
+        Ok(read) => Ok((read, None)),
+        Err(Error::Store(error)) if error.kind() == Kind::Integrity => Ok((None, Some(error.to_string()))),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a thread that is continued handed itself off.
@@ -233,8 +247,7 @@ pub(crate) fn is_handed_off(store: &dyn Store, thread: &ThreadId) -> Result<bool
 
 /// The last text of the model in a run, if it is near the end of the log.
 fn last_text(store: &dyn Store, run: &Run) -> Result<Option<String>> {
-    let lines = store.head(&run.thread_id)?.lines;
-    let last = store.read(&run.thread_id, lines.saturating_sub(LAST_LINES), LAST_LINES as usize)?;
+    let last = last_lines(store, &run.thread_id, LAST_LINES)?;
     let said = last.into_iter().rev().filter_map(|line| match line.event {
         Event::Message(message) if message.role == Role::Assistant => Some(message),
         _ => None,
@@ -245,8 +258,7 @@ fn last_text(store: &dyn Store, run: &Run) -> Result<Option<String>> {
 
 /// How a thread was continued, by the end of its log.
 fn how_continued(store: &dyn Store, thread: &ThreadId) -> Result<Option<Continued>> {
-    let lines = store.head(thread)?.lines;
-    let last = store.read(thread, lines.saturating_sub(LAST_LINES), LAST_LINES as usize)?;
+    let last = last_lines(store, thread, LAST_LINES)?;
     let continued = |how, handoff: Handoff| Continued {
         how,
         reason: handoff.reason,
@@ -270,7 +282,7 @@ fn grow(store: &dyn Store, chain: Vec<Link>, seen: &mut HashSet<ThreadId>, gener
     }
     let mut children = Vec::new();
     let mut truncated = false;
-    for parent in chain.iter().map(|link| &link.outcome).filter(|link| link.status != Standing::Deleted) {
+    for parent in chain.iter().map(|link| &link.outcome).filter(|link| link.status != ThreadState::Deleted) {
         for child in store.children(&parent.thread_id)? {
             if seen.contains(&child.manifest.thread_id) {
                 continue;

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use selvedge_items::config::Wait;
 use selvedge_model::blocking::on_thread;
@@ -12,14 +13,15 @@ use selvedge_model::event::{Ask, SuspendReason};
 use selvedge_model::{Cancel, Input, Manifest, Message, Reason, RequestId, Status, Stop, ThreadId, Verdict};
 use selvedge_store::{Acquire, Error as StoreError};
 
-use crate::assignment::Assignment;
 use crate::chain_wait::ChainState;
 use crate::engine::{Engine, nothing_to_resume, run_outside};
 use crate::error::{Error, Result};
 use crate::events::CallerEvents;
 use crate::held::{HeldThread, LeaseGuard, RunContext};
+use crate::inbox::Sent;
 use crate::outcome::Outcome;
 use crate::run::{self, RunControl};
+use crate::run_config::RunConfig;
 use crate::start::{RunRequest, Start};
 
 impl Engine {
@@ -27,7 +29,7 @@ impl Engine {
         &self,
         lease: LeaseGuard,
         start: Start,
-        work: Arc<Assignment>,
+        work: Arc<RunConfig>,
         cancel: Cancel,
         audience: CallerEvents,
     ) -> Result<Outcome> {
@@ -47,8 +49,15 @@ impl Engine {
                 }
                 // Another process holds it, and serves the input.
                 None if !start.input.messages.is_empty() && start.input.raise.is_none() => {
-                    let sent = self.post_send(&thread, start)?;
-                    Box::pin(self.await_served(sent, work.clone(), cancel.clone(), audience.clone())).await?
+                    match self.deliver_send(&thread, start, Some(Duration::ZERO))? {
+                        Sent::Left(sent) => {
+                            Box::pin(self.await_served(sent, work.clone(), cancel.clone(), audience.clone())).await?
+                        }
+                        Sent::Here(lease, start) => {
+                            next = Some((Next { thread, lease: Some(lease) }, start));
+                            continue;
+                        }
+                    }
                 }
                 // There is no input to serve: the process that holds it runs it anyway.
                 None if !start.is_continuing() => {
@@ -90,7 +99,7 @@ impl Engine {
         &self,
         lease: LeaseGuard,
         start: Start,
-        work: &Arc<Assignment>,
+        work: &Arc<RunConfig>,
         cancel: &Cancel,
         audience: &CallerEvents,
     ) -> Result<(Outcome, Option<(Next, Start)>)> {
@@ -157,7 +166,7 @@ impl Engine {
         &self,
         lease: LeaseGuard,
         request: Option<&RunRequest>,
-        work: &Assignment,
+        work: &RunConfig,
         cancel: &Cancel,
         audience: &CallerEvents,
     ) -> Result<std::result::Result<Opened, (Box<Outcome>, ThreadId)>> {
@@ -185,7 +194,7 @@ impl Engine {
         &self,
         mut held: Box<HeldThread>,
         start: Start,
-        work: &Arc<Assignment>,
+        work: &Arc<RunConfig>,
         cancel: &Cancel,
     ) -> (Box<HeldThread>, Result<Outcome>) {
         match self.admit(&mut held, start, cancel) {
@@ -228,12 +237,12 @@ impl Engine {
         }
         // A child token: that the time of this run is over must not stop the caller's other runs.
         let own = cancel.child();
-        let watch = self.watcher.watch(held.thread(), cancel, &own, &held.delta.consumed);
+        let watch = self.watcher.watch(held.thread(), cancel, &held.delta.consumed, self.heartbeat.begin())?;
         Ok(Admitted::Run(Box::new(start), RunControl { cancel: own, watch }))
     }
 
     /// Whether a thread waits for a decision that has not expired, and can't continue without it.
-    pub(crate) fn waits_for_approval(&self, held: &HeldThread, work: &Assignment) -> bool {
+    pub(crate) fn waits_for_approval(&self, held: &HeldThread, work: &RunConfig) -> bool {
         let now = self.clock.now();
         let is_over = |ask: &Ask| ask.is_over(now);
         let Manifest { suspended: Some(why), asks, .. } = held.fold.manifest() else { return false };
@@ -345,7 +354,7 @@ mod tests {
     }
 
     fn size_of_future<F: Future>(
-        _: impl Fn(Engine, LeaseGuard, Start, Arc<Assignment>, Cancel, CallerEvents) -> F,
+        _: impl Fn(Engine, LeaseGuard, Start, Arc<RunConfig>, Cancel, CallerEvents) -> F,
     ) -> usize {
         size_of::<F>()
     }

@@ -5,8 +5,6 @@
 //!
 //! A process that finds its chain held by another one all the same waits for the outcome, and returns that.
 
-use std::time::Duration;
-
 use selvedge_model::blocking::on_thread;
 use selvedge_model::{Cancel, Status, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError};
@@ -16,9 +14,6 @@ use crate::error::Result;
 use crate::events::CallerEvents;
 use crate::held::LeaseGuard;
 use crate::outcome::Outcome;
-
-/// How often to check whether the process that holds the chain died: no feed reports that.
-const HOLDER_POLL: Duration = Duration::from_millis(100);
 
 /// The state of a chain that another process runs.
 pub(crate) enum ChainState {
@@ -41,36 +36,40 @@ impl Engine {
         cancel: &Cancel,
         audience: &CallerEvents,
     ) -> Result<ChainState> {
-        let mut is_passed_on = false;
+        let mut passed_on = None;
+        let waiter = self.watcher.waiter([thread.clone()], true)?;
         loop {
-            let (position, end, found) = self.check_end(thread, audience)?;
+            let (end, found) = self.check_end(thread, audience)?;
             if let Some(found) = found {
                 return Ok(found);
             }
-            if let Some(stop) = cancel.said().filter(|_| !std::mem::replace(&mut is_passed_on, true)) {
+            if !waiter.follow([end.clone()], true).is_empty() {
+                continue;
+            }
+            if let Some(stop) = cancel.said().filter(|stop| Some(*stop) > passed_on) {
+                passed_on = Some(stop);
                 let engine = self.clone();
                 on_thread(move || engine.stop(&end, stop)).await?;
             }
-            self.feed.after(position, HOLDER_POLL).await;
+            waiter.woken_or_stopped(cancel, passed_on).await;
         }
     }
 
-    /// The state of a chain, if it is known by now; with the feed position from before the check, and the end of the chain.
-    fn check_end(&self, thread: &ThreadId, audience: &CallerEvents) -> Result<(u64, ThreadId, Option<ChainState>)> {
-        let position = self.store.position()?;
+    /// The end of a chain, and its state if it is known by now.
+    fn check_end(&self, thread: &ThreadId, audience: &CallerEvents) -> Result<(ThreadId, Option<ChainState>)> {
         let end = self.end_of_chain(thread)?;
         let lease = match self.lease(&end, Acquire::default()) {
             Ok(lease) => lease,
-            Err(StoreError::LeaseHeld { .. }) => return Ok((position, end, None)),
+            Err(StoreError::LeaseHeld { .. }) => return Ok((end, None)),
             Err(error) => return Err(error.into()),
         };
         if self.store.get(&end)?.manifest.status == Status::Created {
-            return Ok((position, end, Some(ChainState::Free(lease))));
+            return Ok((end, Some(ChainState::Free(lease))));
         }
         let held = self.take(lease, audience)?;
         let ended = held.last_outcome();
         self.release_thread(held)?;
         let is_over = ended.status != Status::Continued;
-        Ok((position, end, is_over.then(|| ChainState::Ended(Box::new(ended)))))
+        Ok((end, is_over.then(|| ChainState::Ended(Box::new(ended)))))
     }
 }

@@ -4,25 +4,24 @@
 //! parent, and no other process starts children for it. What is known here is lost with the process, and then no child is about to start.
 
 use std::collections::{HashMap, HashSet};
-use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::select;
 use selvedge_model::event::Process;
 use selvedge_model::{Cancel, Status, ThreadId};
 use selvedge_store::{Filter, Store, Summary};
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::watcher::Waiter;
 
-/// How often to check whether a child in another process died.
-const CHECK_EVERY: Duration = Duration::from_millis(500);
-/// The least time between two checks: commits may come fast.
-const CHECK_PAUSE: Duration = Duration::from_millis(20);
+/// How often to check whether a process that was let through is still alive, until it runs its child: before it has opened the store, its
+/// death is in no feed.
+const STARTING_CHECK: Duration = Duration::from_millis(500);
 
 /// The children that this process let through.
 #[derive(Debug, Default)]
@@ -71,48 +70,48 @@ impl Engine {
         at_once: usize,
         cancel: &Cancel,
     ) -> Result<Slot> {
+        let mut waiter: Option<Waiter> = None;
         loop {
             let mut released = pin!(self.child_slots.released.notified());
             // From here on no released slot is missed.
             released.as_mut().enable();
-            let (position, slot) = self.try_take_slot(child, process.clone(), at_once)?;
-            if let Some(slot) = slot {
+            if let Some(slot) = self.try_take_slot(child, process.clone(), at_once)? {
                 return Ok(slot);
             }
-            // A child of another process releases its slot by its record, or by its death, which no feed reports.
-            let mut elsewhere = pin!(async {
-                sleep(CHECK_PAUSE).await;
-                self.feed.after(position, CHECK_EVERY).await;
-            });
-            let mut stopped = pin!(cancel.stopped());
-            poll_fn(|context| {
-                let is_woken = stopped.as_mut().poll(context).is_ready()
-                    || released.as_mut().poll(context).is_ready()
-                    || elsewhere.as_mut().poll(context).is_ready();
-                if is_woken { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            // A child of another process releases its slot with its lease: by its end or its death.
+            let Some(waiter) = &waiter else {
+                waiter = Some(self.watcher.waiter([], true)?);
+                continue;
+            };
+            let pause = if self.awaits_process() { STARTING_CHECK } else { Duration::MAX };
+            let elsewhere = pin!(timeout(pause, waiter.woken_or_stopped(cancel, None)));
+            select(released, elsewhere).await;
             if cancel.said().is_some() {
                 return Ok(Slot::Stopped);
             }
         }
     }
 
-    /// Takes a slot for a child, if there is one; returns it with the feed position from before the check.
-    fn try_take_slot(&self, child: &ThreadId, process: Option<Process>, at_once: usize) -> Result<(u64, Option<Slot>)> {
-        let position = self.store.position()?;
-        let Some(parent) = self.store.get(child)?.manifest.parent_id else { return Ok((position, Some(Slot::Taken))) };
+    /// Whether a process that was let through has not shown yet that it runs its child: it may have died before it opened the store.
+    fn awaits_process(&self) -> bool {
+        let starting = self.child_slots.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        starting.values().any(|starting| starting.process.is_some())
+    }
+
+    /// Takes a slot for a child, if there is one.
+    fn try_take_slot(&self, child: &ThreadId, process: Option<Process>, at_once: usize) -> Result<Option<Slot>> {
+        let Some(parent) = self.store.get(child)?.manifest.parent_id else { return Ok(Some(Slot::Taken)) };
         if self.store.get(&self.end_of_chain(child)?)?.manifest.status.is_terminal() {
-            return Ok((position, Some(Slot::Over)));
+            return Ok(Some(Slot::Over));
         }
         let mut starting = self.child_slots.starting.lock().unwrap_or_else(PoisonError::into_inner);
         // A slot that an earlier attempt released does not count.
         starting.remove(child);
         if self.active(&parent, &mut starting)? < at_once.max(1) {
             starting.insert(child.clone(), Starting { parent, process });
-            return Ok((position, Some(Slot::Taken)));
+            return Ok(Some(Slot::Taken));
         }
-        Ok((position, None))
+        Ok(None)
     }
 
     /// The guard that releases the slot of a child that is waited for.
@@ -180,21 +179,27 @@ fn held(store: &dyn Store, parent: &ThreadId, status: Status) -> Result<Vec<Thre
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::Arc;
 
     use selvedge_model::blocking::wait;
-    use selvedge_model::{AgentId, NewThread};
+    use selvedge_model::{AgentId, Batch, CommitKey, Digest, NewThread, Run};
+    use selvedge_store::conformance::support::{part, starts};
+    use selvedge_store::memory::MemoryStore;
+    use selvedge_store::{Acquire, Commit, Committed, Cursor, Leases, Page, Registry, Tombstone};
 
     use super::*;
-    use crate::engine::tests::engine;
+    use crate::engine::tests::{engine, engine_on, memory};
+
+    fn new(parent: Option<&ThreadId>) -> NewThread {
+        NewThread { parent_id: parent.cloned(), ..NewThread::of(AgentId::new("scribe").unwrap()) }
+    }
 
     #[test]
     fn a_child_whose_run_panics_releases_its_slot() {
         let engine = engine();
-        let new = || NewThread::of(AgentId::new("scribe").unwrap());
-        let parent = engine.create(new(), Vec::new()).unwrap();
-        let child = || engine.create(NewThread { parent_id: Some(parent.clone()), ..new() }, Vec::new()).unwrap();
-        let one = child();
-        let other = child();
+        let parent = engine.create(new(None), Vec::new()).unwrap();
+        let one = engine.create(new(Some(&parent)), Vec::new()).unwrap();
+        let other = engine.create(new(Some(&parent)), Vec::new()).unwrap();
         let enter = |child: &ThreadId| wait(engine.take_slot(child, None, 1, &Cancel::new())).unwrap();
         assert_eq!(enter(&one), Slot::Taken);
         let run = || {
@@ -203,5 +208,89 @@ mod tests {
         };
         assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
         assert_eq!(enter(&other), Slot::Taken, "there is one slot, and it is free");
+    }
+
+    /// What another process does between two reads.
+    type Meanwhile = Box<dyn FnOnce() + Send>;
+
+    /// A store in which something happens right after threads were listed this many times.
+    struct Between {
+        inner: MemoryStore,
+        then: Mutex<Option<(usize, Meanwhile)>>,
+    }
+
+    selvedge_store::forward!([] Between, inner: Logs, Leases, Inbox, Feed, Ledger);
+
+    impl Commit for Between {
+        fn commit(&self, batch: Batch) -> selvedge_store::Result<Committed> {
+            self.inner.commit(batch)
+        }
+        fn outcome(&self, key: &CommitKey) -> selvedge_store::Result<Option<Committed>> {
+            self.inner.outcome(key)
+        }
+        fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> selvedge_store::Result<Digest> {
+            self.inner.put_blob(thread, bytes)
+        }
+        fn delete(&self, thread: &ThreadId) -> selvedge_store::Result<Tombstone> {
+            self.inner.delete(thread)
+        }
+    }
+
+    impl Registry for Between {
+        fn get(&self, thread: &ThreadId) -> selvedge_store::Result<Summary> {
+            self.inner.get(thread)
+        }
+        fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> selvedge_store::Result<Page<Summary>> {
+            let page = self.inner.list(filter, after, limit);
+            let mut then = self.then.lock().unwrap();
+            match then.take() {
+                Some((1, happens)) => happens(),
+                Some((more, happens)) => *then = Some((more - 1, happens)),
+                None => {}
+            }
+            page
+        }
+        fn chain(&self, thread: &ThreadId) -> selvedge_store::Result<Vec<Summary>> {
+            self.inner.chain(thread)
+        }
+        fn children(&self, thread: &ThreadId) -> selvedge_store::Result<Vec<Summary>> {
+            self.inner.children(thread)
+        }
+        fn runs(&self, thread: &ThreadId) -> selvedge_store::Result<Vec<Run>> {
+            self.inner.runs(thread)
+        }
+        fn resolve(&self, prefix: &str) -> selvedge_store::Result<ThreadId> {
+            self.inner.resolve(prefix)
+        }
+        fn tombstone(&self, thread: &ThreadId) -> selvedge_store::Result<Option<Tombstone>> {
+            self.inner.tombstone(thread)
+        }
+    }
+
+    /// Three children were inside where two were allowed: one that began between two reads was in neither.
+    #[test]
+    fn a_child_that_begins_while_the_running_ones_are_counted_is_counted() {
+        for (is_held_before, lists) in [(true, 1), (false, 1), (true, 2), (false, 2)] {
+            let (memory, trust) = memory();
+            let store = Arc::new(Between { inner: memory, then: Mutex::default() });
+            let engine = engine_on(store.clone(), trust);
+            let parent = engine.create(new(None), Vec::new()).unwrap();
+            let one = engine.create(new(Some(&parent)), Vec::new()).unwrap();
+            let other = engine.create(new(Some(&parent)), Vec::new()).unwrap();
+            // A detached child: a process of its own, which was let through.
+            let process = Process { pid: 1, start_time: 1, boot_id: None };
+            assert_eq!(engine.try_take_slot(&one, Some(process), 1).unwrap(), Some(Slot::Taken));
+            let elsewhere = store.inner.another();
+            let lease = is_held_before.then(|| elsewhere.acquire(&one, Acquire::default()).unwrap());
+            let begins = one.clone();
+            let begin = move || {
+                let lease = lease.unwrap_or_else(|| elsewhere.acquire(&begins, Acquire::default()).unwrap());
+                elsewhere.commit(Batch::of(part(&begins, starts("r1")).under(lease.epoch))).unwrap();
+                // Its process lives on.
+                std::mem::forget(elsewhere);
+            };
+            *store.then.lock().unwrap() = Some((lists, Box::new(begin)));
+            assert_eq!(engine.try_take_slot(&other, None, 1).unwrap(), None, "there is one slot, and it is taken");
+        }
     }
 }

@@ -10,18 +10,18 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use selvedge_model::event::{Fields, Handoff, HandoffReason, Predecessor};
-use selvedge_model::limits::{Limits, Meter};
+use selvedge_model::limits::{Limits, UsageMeter};
 use selvedge_model::message::{Block, Visibility};
 use selvedge_model::{Changeset, Digest, Event, Expect, Message, MessageId, NewThread, Part, Reason, Role, ThreadId};
 use serde_json::{Value, json};
 
-use crate::assignment::{Assignment, Left};
 use crate::carryover::{Carryover, size_of};
 use crate::conversation::OpenCall;
 use crate::derived_ids::IdKind;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::held::{FIRST_EPOCH, HeldThread, LeaseGuard, OtherThreads, RunContext};
+use crate::run_config::{ContinuedThread, RunConfig};
 
 /// How many bytes of a message its preview has.
 const PREVIEW_BYTES: usize = 200;
@@ -36,15 +36,16 @@ pub(crate) struct Successor {
 }
 
 /// How many bytes of text the successor of a thread whose context is full would start with. Nothing is written for it.
-pub(crate) fn successor_size(fold: &Fold, work: &Assignment, room: usize) -> usize {
+pub(crate) fn successor_size(fold: &Fold, work: &RunConfig, room: usize) -> usize {
     let mut put = |_: &str| Ok::<_, Infallible>(Digest([0; 32]));
     let Ok(carry) = Carryover::of(fold.conversation.messages(), room, &mut put);
     carry.size() + size_of(&seed(fold, work, room))
 }
 
 /// The first message of a successor. If the configured one takes more than half of the room, the default is used.
-fn seed(fold: &Fold, work: &Assignment, room: usize) -> Message {
-    let left = Left { previous_thread_id: fold.thread_id().clone(), message: work.continuation.message.clone() };
+fn seed(fold: &Fold, work: &RunConfig, room: usize) -> Message {
+    let left =
+        ContinuedThread { previous_thread_id: fold.thread_id().clone(), message: work.continuation.message.clone() };
     let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
     Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
 }
@@ -52,7 +53,13 @@ fn seed(fold: &Fold, work: &Assignment, room: usize) -> Message {
 impl HeldThread {
     /// The successor of a thread whose context is full: the task, the newest exchanges that fit into `room` bytes, and the message that
     /// seeds its first turn.
-    pub(crate) fn successor(&self, work: &Assignment, room: usize, running_ms: u64) -> Result<Successor> {
+    pub(crate) fn successor(
+        &self,
+        work: &RunConfig,
+        room: usize,
+        inputs: &Fields,
+        running_ms: u64,
+    ) -> Result<Successor> {
         let thread = self.successor_id();
         let store = &self.engine.store;
         let mut own = BTreeSet::new();
@@ -66,18 +73,18 @@ impl HeldThread {
         self.engine.redactor.messages(&mut messages);
         self.copy_blobs(&thread, &mut messages, &own)?;
         let meter = Some(self.fold.meter().carried(running_ms));
-        let birth = NewThread { meter, ..self.successor_birth() };
+        let birth = NewThread { meter, inputs: inputs.clone(), ..self.successor_birth() };
         self.with(thread, messages, birth, turns, details)
     }
 
-    fn seed(&self, work: &Assignment, room: usize) -> Message {
+    fn seed(&self, work: &RunConfig, room: usize) -> Message {
         let id = MessageId::new(self.derive_id(IdKind::Seed, 0)).ok();
         Message { id, ..seed(&self.fold, work, room) }
     }
 
     /// Adds to the delta the postings that fund a successor in which this thread is resumed. Returns the successor's limits; refused for
     /// every reason its first run would be refused for.
-    pub(crate) fn fund_successor(&mut self, work: &Assignment, raise: Option<&Limits>) -> Result<Option<Limits>> {
+    pub(crate) fn fund_successor(&mut self, work: &RunConfig, raise: Option<&Limits>) -> Result<Option<Limits>> {
         self.check_price(work)?;
         let raised = raise.map(|raise| self.raised(raise, work)).transpose()?;
         self.fund(work, raise)?;
@@ -113,7 +120,7 @@ impl HeldThread {
         self.copy_blobs(&thread, &mut messages, &BTreeSet::new())?;
         let details = json!({"message_preview": preview, "reconstructed_turns": turns});
         // A user resumed it: of the usage, only the money counts on.
-        let meter = Some(Meter { spend: self.fold.meter().spend, ..Meter::default() });
+        let meter = Some(UsageMeter { spend: self.fold.meter().spend, ..UsageMeter::default() });
         let birth = NewThread { meter, limits, ..self.successor_birth() };
         self.with(thread, messages, birth, turns, details)
     }

@@ -9,10 +9,14 @@
 //! messages   all units in order, flattened on demand; what comes at the end is appended to it
 //! ```
 //!
+//! What hooks injected is kept beside the messages (`injected`): only prompts have it.
+//!
 //! A call in a message is closed by a result in a message. One that a hook or a graph opened is closed by its outcome; it is part of no
 //! message, and so of no prompt.
 //!
 //! Adding a message takes constant time, apart from the search in the tree of open calls.
+
+mod injected;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -23,6 +27,7 @@ use selvedge_model::{CallId, Message, MessageId, Role};
 use serde_json::Value;
 
 use crate::carryover::size_of;
+use injected::Context;
 
 /// A call that has no result yet.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,12 +35,12 @@ pub(crate) struct OpenCall {
     pub(crate) id: CallId,
     pub(crate) name: String,
     pub(crate) arguments: Value,
-    pub(crate) origin: Origin,
+    pub(crate) origin: OpenCallOrigin,
 }
 
 /// Where a call comes from.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Origin {
+pub(crate) enum OpenCallOrigin {
     /// A message, which has this unit.
     Message { unit: usize },
     /// An event of its own.
@@ -45,19 +50,19 @@ pub(crate) enum Origin {
 impl OpenCall {
     #[cfg(test)]
     pub(crate) fn new(id: CallId, name: &str, arguments: Value) -> Self {
-        Self { id, name: name.to_owned(), arguments, origin: Origin::Message { unit: 0 } }
+        Self { id, name: name.to_owned(), arguments, origin: OpenCallOrigin::Message { unit: 0 } }
     }
 
     /// Whether a message asked for it, so that its result goes into a message.
     pub(crate) fn is_of_message(&self) -> bool {
-        matches!(self.origin, Origin::Message { .. })
+        matches!(self.origin, OpenCallOrigin::Message { .. })
     }
 
     /// Whether the thread is suspended while its outcome is unknown.
     pub(crate) fn suspends(&self) -> bool {
         match &self.origin {
-            Origin::Message { .. } => true,
-            Origin::Opened(origin) => origin.suspends(),
+            OpenCallOrigin::Message { .. } => true,
+            OpenCallOrigin::Opened(origin) => origin.suspends(),
         }
     }
 }
@@ -137,6 +142,9 @@ pub(crate) struct Conversation {
     known: HashSet<MessageId>,
     open: OpenCalls,
     size: usize,
+    /// The units with a message of a user, in order.
+    users: Vec<usize>,
+    context: Context,
 }
 
 impl Conversation {
@@ -147,22 +155,26 @@ impl Conversation {
 
     /// A call that the next message will contain.
     pub(crate) fn next_call(&self, id: &CallId, name: &str, arguments: Value) -> OpenCall {
-        let origin = Origin::Message { unit: self.units.len() };
+        let origin = OpenCallOrigin::Message { unit: self.units.len() };
         OpenCall { id: id.clone(), name: name.to_owned(), arguments, origin }
     }
 
     pub(crate) fn messages(&self) -> &[Arc<Message>] {
-        self.flat.get_or_init(|| {
-            let mut flat = Vec::new();
-            let mut waiting: Vec<usize> = self.order.iter().rev().copied().collect();
-            while let Some(Unit { message, results, inserted }) = waiting.pop().map(|unit| &self.units[unit]) {
-                flat.push(message.clone());
-                flat.extend(results.iter().cloned());
-                // The last one stands first.
-                waiting.extend(inserted);
-            }
-            flat
-        })
+        self.flat.get_or_init(|| self.flattened(|_, message| message.clone()))
+    }
+
+    /// All messages in order, each unit's own one as `shown` gives it.
+    fn flattened(&self, shown: impl Fn(usize, &Arc<Message>) -> Arc<Message>) -> Vec<Arc<Message>> {
+        let mut flat = Vec::new();
+        let mut waiting: Vec<usize> = self.order.iter().rev().copied().collect();
+        while let Some(index) = waiting.pop() {
+            let Unit { message, results, inserted } = &self.units[index];
+            flat.push(shown(index, message));
+            flat.extend(results.iter().cloned());
+            // The last one stands first.
+            waiting.extend(inserted);
+        }
+        flat
     }
 
     /// Calls without a result.
@@ -199,7 +211,7 @@ impl Conversation {
                 Block::ToolCall { id, name, arguments, .. } => {
                     let name = name.clone();
                     let arguments = arguments.clone();
-                    let origin = Origin::Message { unit };
+                    let origin = OpenCallOrigin::Message { unit };
                     self.open.asked.push(OpenCall { id: id.clone(), name, arguments, origin });
                 }
                 Block::ToolResult { call_id, .. } => self.open.asked.close(call_id),
@@ -211,7 +223,7 @@ impl Conversation {
     /// Adds a call that was opened by an event.
     pub(crate) fn open_call(&mut self, opened: &CallOpened) {
         let CallOpened { call_id, origin, tool, arguments } = opened.clone();
-        self.open.opened.push(OpenCall { id: call_id, name: tool, arguments, origin: Origin::Opened(origin) });
+        self.open.opened.push(OpenCall { id: call_id, name: tool, arguments, origin: OpenCallOrigin::Opened(origin) });
     }
 
     /// Closes a call that has its outcome. A call of a message stays open until its result is in a message, too.
@@ -224,22 +236,27 @@ impl Conversation {
     fn put(&mut self, message: Arc<Message>) -> usize {
         let answered = message.content.iter().find_map(|block| match block {
             Block::ToolResult { call_id, .. } => match self.open.asked.get(call_id)?.origin {
-                Origin::Message { unit } => Some(unit),
-                Origin::Opened(_) => None,
+                OpenCallOrigin::Message { unit } => Some(unit),
+                OpenCallOrigin::Opened(_) => None,
             },
             _ => None,
         });
         let last = self.last();
+        let is_at_end = answered.is_none() || answered == last;
         match &mut self.flat.get_mut() {
-            Some(flat) if answered.is_none() || answered == last => flat.push(message.clone()),
+            Some(flat) if is_at_end => flat.push(message.clone()),
             _ => _ = self.flat.take(),
         }
+        self.context.added(&message, is_at_end);
         let is_result = message.role == Role::Tool;
         if let Some(unit) = answered.or(last).filter(|_| is_result) {
             self.units[unit].results.push(message);
             return unit;
         }
         let unit = self.units.len();
+        if message.role == Role::User {
+            self.users.push(unit);
+        }
         self.units.push(Unit { message, results: Vec::new(), inserted: Vec::new() });
         match answered {
             Some(asking) => self.units[asking].inserted.push(unit),

@@ -6,11 +6,13 @@
 //!
 //! ```text
 //! under way    commit an outcome that is not on record; continue calls in flight and attempts       calls, asking
+//! turn over    after_step, directive_return                                                         hooks
 //! ended here?  the model answered without a call, or the outputs were returned                      ending
 //! requests     give verdicts on the requests that were read from the inbox                          requests
 //! calls        what does each call without a result need?                                           calls
 //! stop         a stop was requested, or the running time is over                                    ending
 //! loops        does the run only repeat itself?                                                     ending
+//! first turn?  thread_started and the like                                                          hooks
 //! limits       would the next turn exceed a limit?                                                  ending
 //! context      does the next prompt fit?                                                            context
 //! otherwise    reserve what an answer may cost, and ask the model                                   asking, money
@@ -21,6 +23,7 @@ mod beginning;
 pub(crate) mod calls;
 pub(crate) mod context;
 pub(crate) mod ending;
+pub(crate) mod hooks;
 pub(crate) mod live;
 pub(crate) mod money;
 pub(crate) mod requests;
@@ -32,23 +35,23 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_model::event::{HandoffReason, Suspended};
+use selvedge_model::event::{Fields, HandoffReason, Suspended};
 use selvedge_model::limits::Limits;
 use selvedge_model::scope::Scopes;
 use selvedge_model::{Reason, RunMeta, ToolSpec};
 
-use crate::assignment::Assignment;
 use crate::fold::Fold;
 use crate::held::Delta;
+use crate::run_config::RunConfig;
 
 pub(crate) use asking::Turn;
-use calls::{Planned, Probe};
+use calls::{PlannedCall, Probe};
 use ending::EndReason;
 pub(crate) use live::{CallFinding, Flight, Inbox, Live, Outcome, Prepared, Stage};
 
-/// The rules of a run: its assignment, and what follows from it. Resolved once, and shared.
+/// The rules of a run: its run configuration, and what follows from it. Resolved once, and shared.
 pub(crate) struct Rules {
-    pub(crate) work: Arc<Assignment>,
+    pub(crate) work: Arc<RunConfig>,
     /// The lifetime of each part of the state.
     pub(crate) scopes: Scopes,
     /// The tool definitions sent to the model.
@@ -58,7 +61,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn new(work: Arc<Assignment>, scopes: Scopes) -> Self {
+    pub(crate) fn new(work: Arc<RunConfig>, scopes: Scopes) -> Self {
         let tools: Vec<ToolSpec> = work.offered().cloned().collect();
         let size = |spec: &ToolSpec| spec.name.len() + spec.description.len() + spec.input_schema.to_string().len();
         let prompt_base = work.system.len() + tools.iter().map(size).sum::<usize>();
@@ -67,9 +70,9 @@ impl Rules {
 }
 
 impl Deref for Rules {
-    type Target = Assignment;
+    type Target = RunConfig;
 
-    fn deref(&self) -> &Assignment {
+    fn deref(&self) -> &RunConfig {
         &self.work
     }
 }
@@ -82,7 +85,7 @@ pub(crate) enum Step {
     /// Read something that is needed and not known.
     Look(Look),
     /// Make calls ready behind their gates: nothing is executed yet.
-    Prepare(Vec<Planned>),
+    Prepare(Vec<PlannedCall>),
     /// Open the gates of the calls that are ready: their intents are on record.
     Dispatch,
     /// Ask the model: the possible cost is reserved.
@@ -142,6 +145,8 @@ pub(crate) enum With {
     Handoff {
         reason: HandoffReason,
         room: usize,
+        /// The inputs of the successor.
+        inputs: Box<Fields>,
     },
 }
 
@@ -169,8 +174,11 @@ pub(crate) fn decide(fold: &Fold, live: &Live, rules: &Rules) -> Step {
     if let Some(step) = asking::under_way(fold, live, rules) {
         return step;
     }
+    if let Some(step) = hooks::after_turn(fold, live, rules) {
+        return step;
+    }
     if let Some(why) = ending::ended(fold, live, rules) {
-        return ending::end(fold, live, rules, why);
+        return hooks::complete(fold, live, rules, why);
     }
     if let Some(pending) = live.requests.first() {
         return requests::serve(fold, live, rules, pending);
@@ -185,13 +193,18 @@ pub(crate) fn decide(fold: &Fold, live: &Live, rules: &Rules) -> Step {
         return ending::end(fold, live, rules, why);
     }
     if let Some(met) = ending::met(fold, live, rules) {
-        return ending::end(fold, live, rules, EndReason::Reached(met));
+        return hooks::complete(fold, live, rules, EndReason::Reached(met));
     }
     if !fold.conversation.wants_answer() {
-        return ending::end(fold, live, rules, ending::completed(fold, rules));
+        return hooks::complete(fold, live, rules, ending::completed(fold, rules));
     }
-    if let Some(suspended) = ending::limit(fold, live, rules) {
-        return suspend(fold, live, rules, suspended);
+    if let Some(step) = hooks::beginning(fold, live, rules) {
+        return step;
+    }
+    if let Some(suspended) = ending::limit(fold, live, rules)
+        && let Some(step) = hooks::limit(fold, live, rules, suspended)
+    {
+        return step;
     }
     context::full(fold, live, rules).unwrap_or_else(|| asking::ask(fold, live, rules))
 }

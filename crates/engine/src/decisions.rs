@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use selvedge_model::event::{Ask, Decision, ResumeMode};
 use selvedge_model::{Call, CallId, Event, Posted, Reason, Request, RequestId, RunId, ThreadId, Timestamp};
-use selvedge_store::Error as StoreError;
+use selvedge_store::{Acquire, Error as StoreError};
 use serde_json::Value;
 
 use crate::approval;
-use crate::assignment::Assignment;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::held::{HeldThread, RunContext};
+use crate::inbox::Taken;
+use crate::run_config::RunConfig;
 
 /// A decision about a call.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +58,18 @@ pub enum Recorded {
     Left,
 }
 
+/// A decision about a thread that another process holds.
+struct Leave {
+    /// The decision, bound to the action that it is about: the holder refuses it if the call asks for another action by then.
+    decision: Decision,
+    /// Whether it is to be posted: the same one does not wait already, and is not on record.
+    is_new: bool,
+    /// The answer, if the same one is on record.
+    recorded: Option<Decided>,
+    fold: Fold,
+    mode: ResumeMode,
+}
+
 impl Choice {
     /// Its name, as recorded.
     pub fn as_str(&self) -> &'static str {
@@ -92,7 +105,7 @@ impl Engine {
         call: &CallId,
         choice: Choice,
         who: &str,
-        work: &Assignment,
+        work: &RunConfig,
     ) -> Result<Decided> {
         self.check_value(thread, call, &choice, work)?;
         let mut decision = choice.of(call.clone(), who);
@@ -104,14 +117,24 @@ impl Engine {
         {
             *reason = masked;
         }
-        match self.if_free(thread, Duration::ZERO, Some(work), |held| held.decide(decision.clone()))? {
-            Some(decided) => Ok(decided),
-            None => self.post_decision(thread, decision, work),
+        let posted = self.posted(thread, request_of(decision.clone()))?;
+        let mut left = None;
+        let taken = self.deliver(thread, posted.request.kind(), Some(Duration::ZERO), || {
+            let leave = self.judge_held(thread, &decision)?;
+            let bound = leave.is_new.then(|| Posted { request: request_of(leave.decision.clone()), ..posted.clone() });
+            left = Some(leave);
+            Ok(bound)
+        })?;
+        match (taken, left) {
+            (Taken::Lease(lease), _) => self.under_lease(lease, Some(work), |held| held.decide(decision)),
+            (Taken::Left(_), None) => Err(StoreError::BadBatch.into()),
+            (Taken::Left(None), Some(Leave { recorded: Some(before), .. })) => Ok(before),
+            (Taken::Left(_), Some(leave)) => self.await_decision(thread, &posted.id, leave, work),
         }
     }
 
     /// Checks whether the value that comes with a decision can be used as intended: the tool validates the arguments, and nothing runs.
-    fn check_value(&self, thread: &ThreadId, id: &CallId, choice: &Choice, work: &Assignment) -> Result<()> {
+    fn check_value(&self, thread: &ThreadId, id: &CallId, choice: &Choice, work: &RunConfig) -> Result<()> {
         let (Choice::Edit(value) | Choice::Approve(Some(value))) = choice else { return Ok(()) };
         let fold = Fold::load(&*self.store, thread, &self.trust)?;
         let open = fold.conversation.open().iter().find(|open| open.id == *id);
@@ -145,42 +168,47 @@ impl Engine {
         }
     }
 
-    /// Posts a decision to the process that holds the thread; if the thread is free by now, records it here. The first one posted counts.
-    fn post_decision(&self, thread: &ThreadId, decision: Decision, work: &Assignment) -> Result<Decided> {
+    /// Judges a decision about a thread that another process holds, before it is left in the inbox. The first one posted counts.
+    fn judge_held(&self, thread: &ThreadId, decision: &Decision) -> Result<Leave> {
         let fold = Fold::load(&*self.store, thread, &self.trust)?;
         let now = self.clock.now();
         let mode = asked(&fold, &decision.call_id).map(|ask| ask.resume_mode).unwrap_or_default();
-        let Some(decision) = judge(&fold, decision, now)? else {
-            return Ok(Decided { recorded: Recorded::Before, undecided: undecided(&fold, now), mode });
+        let Some(decision) = judge(&fold, decision.clone(), now)? else {
+            let recorded = Some(Decided { recorded: Recorded::Before, undecided: undecided(&fold, now), mode });
+            return Ok(Leave { decision: decision.clone(), is_new: false, recorded, fold, mode });
         };
         match self.posted_before(&decision, &fold, None)? {
-            Some(before) if is_same(&before, &decision) => {}
-            Some(before) => return Err(already_decided(thread, &before)),
-            None => {
-                // It counts from now, whenever it is served.
-                let request = if decision.is_word() {
-                    Request::Decide(decision.clone())
-                } else {
-                    Request::Settle(decision.clone())
-                };
-                let posted = self.posted(thread, request)?;
-                let id = posted.id.clone();
-                self.store.post(posted)?;
-                // Another one may have been posted at the same moment.
-                let before = self.posted_before(&decision, &fold, Some(&id))?;
-                if let Some(before) = before.filter(|before| !is_same(before, &decision)) {
-                    return Err(already_decided(thread, &before));
-                }
+            Some(before) if !is_same(&before, &decision) => Err(already_decided(thread, &before)),
+            before => Ok(Leave { decision, is_new: before.is_none(), recorded: None, fold, mode }),
+        }
+    }
+
+    /// What a decision that was left in the inbox comes to: if the thread is free by now, it is recorded here.
+    fn await_decision(&self, thread: &ThreadId, id: &RequestId, leave: Leave, work: &RunConfig) -> Result<Decided> {
+        let Leave { decision, is_new, fold, mode, .. } = leave;
+        if is_new {
+            // Another one may have been posted at the same moment.
+            let before = self.posted_before(&decision, &fold, Some(id))?;
+            if let Some(before) = before.filter(|before| !is_same(before, &decision)) {
+                return Err(already_decided(thread, &before));
             }
         }
-        let judged = self.if_free(thread, Duration::ZERO, Some(work), |held| {
-            Ok((undecided(&held.fold, now), judge(&held.fold, decision, now)))
-        })?;
-        match judged {
+        let now = self.clock.now();
+        let free = match self.lease(thread, Acquire::default()) {
+            Ok(lease) => lease,
             // The holder serves it when it reads its inbox next, or else the next process that acquires the lease.
-            None => Ok(Decided { recorded: Recorded::Left, undecided: Vec::new(), mode }),
-            Some((_, Err(error @ Error::AlreadyDecided { .. }))) => Err(error),
-            Some((undecided, _)) => Ok(Decided { recorded: Recorded::Now, undecided, mode }),
+            Err(StoreError::LeaseHeld { .. }) => {
+                return Ok(Decided { recorded: Recorded::Left, undecided: Vec::new(), mode });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let (undecided, judged) = self
+            .under_lease(free, Some(work), |held| Ok((undecided(&held.fold, now), judge(&held.fold, decision, now))))?;
+        match judged {
+            Err(error @ (Error::AlreadyDecided { .. } | Error::TooLate { .. })) => Err(error),
+            // It is not in this log: the thread was continued, and the decision is in the inbox of its successor.
+            Ok(Some(_)) => Ok(Decided { recorded: Recorded::Left, undecided, mode }),
+            _ => Ok(Decided { recorded: Recorded::Now, undecided, mode }),
         }
     }
 
@@ -209,6 +237,10 @@ impl HeldThread {
         }
         Ok(Decided { recorded, undecided: undecided(&self.fold, now), mode })
     }
+}
+
+fn request_of(decision: Decision) -> Request {
+    if decision.is_word() { Request::Decide(decision) } else { Request::Settle(decision) }
 }
 
 fn decision_of(posted: Posted) -> Option<Decision> {

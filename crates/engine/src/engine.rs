@@ -11,29 +11,30 @@ use selvedge_model::blocking::BoxFuture;
 use selvedge_model::scope::Scopes;
 use selvedge_model::tool::{Processes, Started};
 use selvedge_model::{
-    Batch, Cancel, Changeset, Clock, CommitKey, Expect, Ids, Input, Manifest, Message, NewThread, Part, RequestId,
-    Status, ThreadId,
+    Batch, Cancel, Changeset, Clock, CommitKey, Expect, Ids, Input, Manifest, NewThread, Part, RequestId, RequestKind,
+    Status, ThreadId, Timestamp,
 };
-use selvedge_store::{Acquire, Error as StoreError, Store};
-use tokio::time::sleep;
+use selvedge_store::{Error as StoreError, Store};
+use tokio::time::timeout;
 
-use crate::assignment::Assignment;
 use crate::chain;
 use crate::chain_run::ActiveRuns;
 use crate::child_slots::ChildSlots;
 use crate::error::{Error, Result};
 use crate::events::{Bus, CallerEvents, CreatedThread, FirstChangeset, Subscription, Watched};
-use crate::feed::Feed;
 use crate::fold::Folds;
+use crate::heartbeat::Heartbeat;
 use crate::held::{HeldThread, LeaseGuard, Observer};
+use crate::inbox::{Sent, Taken};
 use crate::outcome::{Outcome, Resumed, get_status};
 use crate::redact::Redactor;
 use crate::run;
+use crate::run_config::RunConfig;
 use crate::snapshot::Keeper;
 use crate::start::{RunRequest, Start};
 use crate::submitted::{Closing, Submitted, Tell};
 use crate::tasks::Tasks;
-use crate::watcher::Watcher;
+use crate::watcher::{Waiter, Watcher};
 
 /// What an engine is built from.
 pub struct Options {
@@ -85,6 +86,7 @@ pub struct Shared {
     pub(crate) redactor: Redactor,
     pub(crate) folds: Folds,
     pub(crate) snapshots: Option<Arc<Keeper>>,
+    /// Wakes its runs, and its tasks that wait.
     pub(crate) watcher: Watcher,
     /// Called before a thread's first run.
     pub(crate) prepare: Option<Prepare>,
@@ -96,17 +98,14 @@ pub struct Shared {
     pub(crate) bus: Arc<Bus>,
     /// The pool that its runs are polled by.
     pub(crate) tasks: Tasks,
-    /// Wakes tasks that wait for commits.
-    pub(crate) feed: Feed,
+    pub(crate) heartbeat: Heartbeat,
 }
 
 /// How long a process may hold a thread just to read it or to deliver a request.
 const BRIEF_HOLD: Duration = Duration::from_millis(300);
-/// How often to check whether it has been released.
-const BRIEF_HOLD_POLL: Duration = Duration::from_millis(10);
 
 /// Called before a thread's first run.
-pub type Prepare = Arc<dyn Fn(&Manifest, &Assignment) -> selvedge_store::Result<()> + Send + Sync>;
+pub type Prepare = Arc<dyn Fn(&Manifest, &RunConfig) -> selvedge_store::Result<()> + Send + Sync>;
 
 /// Starts a process, behind a gate, that will run a thread; the error says why it could not be started.
 pub type Launch<'a> = dyn Fn(&ThreadId) -> std::result::Result<Box<dyn Started>, String> + 'a;
@@ -124,8 +123,8 @@ impl Engine {
         let shared = Shared {
             folds: Folds::default(),
             snapshots: snapshots.map(Arc::new),
-            watcher: Watcher::new(store.clone(), clock.clone()),
-            feed: Feed::new(store.clone()),
+            watcher: Watcher::new(store.clone()),
+            heartbeat: Heartbeat::new(&store, clock.clone()),
             store,
             trust,
             clock,
@@ -162,6 +161,16 @@ impl Engine {
         &self.trust
     }
 
+    /// A text without secrets.
+    pub fn redacted(&self, text: &str) -> String {
+        self.redactor.text(text).unwrap_or_else(|| text.to_owned())
+    }
+
+    /// The time by its clock.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
@@ -180,19 +189,19 @@ impl Engine {
 
     /// Creates a thread named after its directive or agent; its first messages are posted to its inbox. When this returns, both are durable
     /// and nothing has run; [`Engine::resume`] runs it.
-    pub fn create(&self, thread: NewThread, messages: Vec<Message>) -> Result<ThreadId> {
+    pub fn create(&self, thread: NewThread, input: impl Into<Input>) -> Result<ThreadId> {
         let id = self.name(&thread);
-        self.create_as(&id, thread, messages, None)?;
+        self.create_as(&id, thread, input.into(), None)?;
         Ok(id)
     }
 
     /// Creates a thread as [`Engine::create`] does, at most once for each key. Returns `false` with the existing thread if the key was used.
-    pub fn create_once(&self, key: &CommitKey, thread: NewThread, messages: Vec<Message>) -> Result<(ThreadId, bool)> {
+    pub fn create_once(&self, key: &CommitKey, thread: NewThread, input: impl Into<Input>) -> Result<(ThreadId, bool)> {
         if let Some(first) = self.created_under(key)? {
             return Ok((first, false));
         }
         let id = self.name(&thread);
-        match self.create_as(&id, thread, messages, Some(key)) {
+        match self.create_as(&id, thread, input.into(), Some(key)) {
             Ok(()) => Ok((id, true)),
             // Another process was faster.
             Err(Error::Store(error @ StoreError::KeyReused(_))) => match self.created_under(key)? {
@@ -214,7 +223,7 @@ impl Engine {
     pub fn outcome_of(
         &self,
         thread: &ThreadId,
-        work: impl Into<Arc<Assignment>>,
+        work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
         tell: &mut Tell<'_>,
     ) -> Result<Outcome> {
@@ -237,7 +246,7 @@ impl Engine {
     pub fn create_detached(
         &self,
         mut thread: NewThread,
-        messages: Vec<Message>,
+        input: impl Into<Input>,
         key: Option<&CommitKey>,
         launch: &Launch<'_>,
     ) -> Result<ThreadId> {
@@ -251,7 +260,7 @@ impl Engine {
         if thread.process.is_none() {
             return Err(not_started("its process has no identity besides its process id".to_owned()));
         }
-        if let Err(error) = self.create_as(&id, thread, messages, key) {
+        if let Err(error) = self.create_as(&id, thread, input.into(), key) {
             // Another process was faster; the gate of this one never opens.
             let first = key.map(|key| self.created_under(key)).transpose()?.flatten();
             return first.ok_or(error);
@@ -267,22 +276,19 @@ impl Engine {
         ThreadId::generate(name, &self.ids.hex12())
     }
 
-    fn create_as(
-        &self,
-        id: &ThreadId,
-        mut thread: NewThread,
-        mut messages: Vec<Message>,
-        key: Option<&CommitKey>,
-    ) -> Result<()> {
+    fn create_as(&self, id: &ThreadId, mut thread: NewThread, mut input: Input, key: Option<&CommitKey>) -> Result<()> {
         self.redactor.thread(&mut thread);
-        self.redactor.messages(&mut messages);
+        self.redactor.messages(&mut input.messages);
+        if let Some(state) = &mut input.state {
+            self.redactor.value(state);
+        }
         if let (Some(parent), None) = (&thread.parent_id, &thread.family_root_id) {
             thread.family_root_id = Some(self.store.get(parent)?.manifest.family_root().clone());
         }
         let part = Part::new(id.clone(), Expect::Absent, Changeset::creating(thread));
         let born = [CreatedThread::of(&part)];
         let mut batch = Batch::of(part);
-        batch.posted.extend(self.first_send(id, Input::messages(messages))?);
+        batch.posted.extend(self.first_send(id, input)?);
         if let Some(key) = key {
             batch = batch.with_key(key.clone());
         }
@@ -299,7 +305,7 @@ impl Engine {
         &self,
         thread: &ThreadId,
         input: Input,
-        work: impl Into<Arc<Assignment>>,
+        work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
         tell: &mut Tell<'_>,
     ) -> Result<Outcome> {
@@ -313,7 +319,7 @@ impl Engine {
         thread: &ThreadId,
         id: RequestId,
         input: Input,
-        work: impl Into<Arc<Assignment>>,
+        work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
         tell: &mut Tell<'_>,
     ) -> Result<Outcome> {
@@ -330,40 +336,56 @@ impl Engine {
         &self,
         thread: &ThreadId,
         input: Input,
-        work: impl Into<Arc<Assignment>>,
+        work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
     ) -> Result<Submitted> {
+        self.serve(self.accept(thread, Start::of(input), None)?, work.into(), cancel)
+    }
+
+    /// The same, as a request that its sender may repeat: sent again under the same id, its result is the recorded outcome, and nothing is
+    /// done a second time.
+    pub fn submit_as(
+        &self,
+        thread: &ThreadId,
+        id: RequestId,
+        input: Input,
+        work: impl Into<Arc<RunConfig>>,
+        cancel: &Cancel,
+    ) -> Result<Submitted> {
+        if let Some(ended) = self.served_before(thread, &id, &input)? {
+            return self.perform(|_| async move { Ok(ended) });
+        }
+        let start = Start { input, request: Some(RunRequest { id, is_posted: true }) };
+        self.serve(self.accept(thread, start, None)?, work.into(), cancel)
+    }
+
+    /// Delivers input to the end of a chain.
+    fn accept(&self, thread: &ThreadId, start: Start, wait: Option<Duration>) -> Result<Sent> {
         let end = self.end_of_chain(thread)?;
         self.refuse_outside(&self.store.get(&end)?.manifest)?;
         // Input that this process can't run is not accepted.
         self.tasks.start()?;
-        let sent = self.post_send(&end, Start::of(input))?;
-        let engine = self.clone();
-        let work = work.into();
-        let cancel = cancel.clone();
-        self.perform(|audience| async move { engine.await_served(sent, work, cancel, audience).await })
+        self.deliver_send(&end, start, wait)
     }
 
-    fn start_send(&self, thread: &ThreadId, start: Start, work: Arc<Assignment>, cancel: &Cancel) -> Result<Submitted> {
+    /// Runs input that was delivered, or waits until it is served, in a task.
+    fn serve(&self, sent: Sent, work: Arc<RunConfig>, cancel: &Cancel) -> Result<Submitted> {
         let engine = self.clone();
-        let thread = thread.clone();
         let cancel = cancel.clone();
         self.perform(|audience| async move {
-            let thread = engine.end_of_chain(&thread)?;
-            engine.refuse_outside(&engine.store.get(&thread)?.manifest)?;
-            match engine.lease(&thread, Acquire::default()) {
-                Ok(lease) => engine.run_held(lease, start, work, cancel, audience).await,
-                Err(StoreError::LeaseHeld { .. }) => {
-                    let sent = engine.post_send(&thread, start)?;
-                    engine.await_served(sent, work, cancel, audience).await
-                }
-                Err(error) => Err(error.into()),
+            match sent {
+                Sent::Here(lease, start) => engine.run_held(lease, start, work, cancel, audience).await,
+                Sent::Left(sent) => engine.await_served(sent, work, cancel, audience).await,
             }
         })
     }
 
+    fn start_send(&self, thread: &ThreadId, start: Start, work: Arc<RunConfig>, cancel: &Cancel) -> Result<Submitted> {
+        self.serve(self.accept(thread, start, Some(Duration::ZERO))?, work, cancel)
+    }
+
     /// Spawns a task for a caller that may watch its events.
-    fn perform<F>(&self, work: impl FnOnce(CallerEvents) -> F) -> Result<Submitted>
+    pub(crate) fn perform<F>(&self, work: impl FnOnce(CallerEvents) -> F) -> Result<Submitted>
     where
         F: Future<Output = Result<Outcome>> + Send + 'static,
     {
@@ -384,7 +406,7 @@ impl Engine {
         &self,
         thread: &ThreadId,
         input: Input,
-        work: impl Into<Arc<Assignment>>,
+        work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
         tell: &mut Tell<'_>,
     ) -> Result<Outcome> {
@@ -397,7 +419,7 @@ impl Engine {
         &self,
         thread: &ThreadId,
         input: Input,
-        work: impl Into<Arc<Assignment>>,
+        work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
     ) -> Result<Submitted> {
         let engine = self.clone();
@@ -412,18 +434,22 @@ impl Engine {
         self,
         asked: ThreadId,
         input: Input,
-        work: Arc<Assignment>,
+        work: Arc<RunConfig>,
         cancel: Cancel,
         audience: CallerEvents,
     ) -> BoxFuture<'static, Result<Outcome>> {
         Box::pin(async move {
             let until = Instant::now() + BRIEF_HOLD;
+            let mut waiter = None;
             let (lease, start, resumed) = loop {
+                let left = until.saturating_duration_since(Instant::now());
                 match self.take_resumed(&asked, input.clone(), &work, audience.clone()) {
                     // A process that only reads it, or delivers a request, releases it soon.
-                    Err(Error::Store(StoreError::LeaseHeld { .. })) if Instant::now() < until => {
-                        sleep(BRIEF_HOLD_POLL).await;
-                    }
+                    Err(Error::Store(StoreError::LeaseHeld { .. })) if !left.is_zero() => match &waiter {
+                        Some(waiter) => _ = timeout(left, Waiter::woken(waiter)).await,
+                        // Registered first, so that a release before the next attempt is not missed.
+                        None => waiter = Some(self.watcher.waiter([], true)?),
+                    },
                     taken => break taken?,
                 }
             };
@@ -437,7 +463,7 @@ impl Engine {
         &self,
         asked: &ThreadId,
         input: Input,
-        work: &Assignment,
+        work: &RunConfig,
         audience: CallerEvents,
     ) -> Result<(LeaseGuard, Start, Option<Resumed>)> {
         let (thread, mut held) = loop {
@@ -460,7 +486,9 @@ impl Engine {
             if status.is_terminal() && input.messages.is_empty() {
                 return Err(nothing_to_resume(thread, status));
             }
-            let lease = self.lease(&thread, Acquire::default())?;
+            // It is never left: it is refused while the thread is held.
+            let resume = self.deliver(&thread, RequestKind::Resume, Some(Duration::ZERO), || Ok(None))?;
+            let Taken::Lease(lease) = resume else { continue };
             if !status.is_terminal() {
                 return Ok((lease, Start::of(input), None));
             }

@@ -23,7 +23,7 @@ pub enum Error {
         source: selvedge_store::Error,
     },
     /// The thread's status does not allow it.
-    #[error("thread `{thread}` is {status}: {why}")]
+    #[error("thread `{thread}` {}: {why}", status.in_words())]
     NotRunnable {
         /// The thread.
         thread: ThreadId,
@@ -126,10 +126,8 @@ pub enum Error {
         needs: u64,
     },
     /// A model without a price under a money limit.
-    #[error("the price of model `{model}` is unknown, and thread `{thread}` has a money limit")]
+    #[error("the price of model `{model}` is unknown, and the thread has a spending limit")]
     NoPrice {
-        /// The thread.
-        thread: ThreadId,
         /// The model.
         model: String,
     },
@@ -194,18 +192,18 @@ impl Classify for Error {
             Self::Commit { .. } => "state_error",
             Self::NotRunnable { .. } => "not_runnable",
             Self::ChainDamaged { .. } => "chain_damaged",
-            Self::NoOpenCall { .. } => "no_open_call",
+            Self::NoOpenCall { .. } => "call_not_open",
             Self::AlreadyDecided { .. } => "already_decided",
             Self::AlreadyCorrected { .. } => "already_corrected",
-            Self::NotHeardYet { .. } => "not_heard_yet",
-            Self::TooLate { .. } => "too_late",
-            Self::NotRaised { .. } => "not_raised",
-            Self::AboveParent { .. } => "above_parent",
+            Self::NotHeardYet { .. } => "message_queued",
+            Self::TooLate { .. } => "decision_too_late",
+            Self::NotRaised { .. } => "limit_not_raised",
+            Self::AboveParent { .. } => "limit_above_parent",
             Self::EditRefused { .. } => "edit_refused",
-            Self::ValueUnused { .. } => "value_unused",
-            Self::NoPrice { .. } => "no_price",
-            Self::NotStarted { .. } => "not_started",
-            Self::NoRuntime { .. } => "no_runtime",
+            Self::ValueUnused { .. } => "decision_value_unused",
+            Self::NoPrice { .. } => "price_unknown",
+            Self::NotStarted { .. } => "process_not_started",
+            Self::NoRuntime { .. } => "workers_not_started",
         }
     }
 
@@ -255,7 +253,7 @@ impl Classify for Error {
             }
             Self::NoPrice { model, .. } => Some(format!(
                 "add its price in dollars per million tokens to `.ai/config/agent/models.yaml`: `known: [{{id: \"{model}\", input: DOLLARS, \
-                 output: DOLLARS}}]`"
+                 output: DOLLARS}}]`; 0 for a model that costs nothing"
             )),
             Self::NotStarted { thread, is_there: true, .. } => Some(format!("`selvedge resume {thread}` runs it here")),
             Self::NotStarted { .. } => Some("nothing was created; without `--detach` it runs here".to_owned()),

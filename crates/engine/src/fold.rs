@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use selvedge_log::scan::Entry;
 use selvedge_log::{Head, Trust};
-use selvedge_model::event::Process;
+use selvedge_model::event::{Injected, Process};
 use selvedge_model::fold::{Call, FoldError};
-use selvedge_model::gauge::Gauge;
-use selvedge_model::limits::Meter;
+use selvedge_model::limits::UsageMeter;
+use selvedge_model::token_estimate::TokenEstimate;
 use selvedge_model::{CallId, Event, Manifest, Message, RunId, Thread, ThreadId, Timestamp};
 use selvedge_store::load::load;
 use selvedge_store::{Logs, Result};
@@ -38,13 +38,20 @@ impl Fold {
     pub(crate) fn load(logs: &dyn Logs, thread: &ThreadId, trust: &Trust) -> Result<Self> {
         let mut loaded = load(logs, thread, trust, None)?;
         let mut conversation = Conversation::default();
-        loaded.thread.take_messages().into_iter().for_each(|message| conversation.push(message));
+        for message in loaded.thread.take_messages() {
+            conversation.push(message);
+        }
         Ok(Self::of(loaded.thread, conversation, loaded.head))
     }
 
     /// A thread whose messages are known; the calls that it opened itself are added.
     pub(crate) fn of(thread: Thread, mut conversation: Conversation, head: Head) -> Self {
-        thread.opened().for_each(|opened| conversation.open_call(opened));
+        for opened in thread.opened() {
+            conversation.open_call(opened);
+        }
+        for injected in &thread.injected {
+            conversation.inject(injected);
+        }
         Self { thread, conversation, head, saved: LastSave::default(), notice: None }
     }
 
@@ -88,6 +95,13 @@ impl Fold {
         self.thread.calls.get(id)
     }
 
+    /// Whether a call is on record whose id begins with this text.
+    pub(crate) fn has_call_of(&self, prefix: &str) -> bool {
+        let Ok(first) = CallId::new(prefix) else { return false };
+        let next = self.thread.calls.range(first..).next();
+        next.is_some_and(|(id, _)| id.as_str().starts_with(prefix))
+    }
+
     /// The process that was started to run a child.
     pub(crate) fn process_of(&self, child: &ThreadId) -> Option<&Process> {
         let started = |call: &&Call| call.child.as_ref().is_some_and(|spawned| spawned.thread_id == *child);
@@ -95,7 +109,7 @@ impl Fold {
     }
 
     /// The ratio of its provider's token counts to our estimates.
-    pub(crate) fn gauge(&self) -> &Gauge {
+    pub(crate) fn gauge(&self) -> &TokenEstimate {
         &self.thread.gauge
     }
 
@@ -105,7 +119,7 @@ impl Fold {
     }
 
     /// What it has used of its limits.
-    pub(crate) fn meter(&self) -> &Meter {
+    pub(crate) fn meter(&self) -> &UsageMeter {
         &self.thread.meter
     }
 
@@ -157,6 +171,11 @@ impl Fold {
         self.thread.apply(event, at)?;
         match event {
             Event::CallOpened(opened) => self.conversation.open_call(opened),
+            Event::ContextInjected(fields) => {
+                if let Some(injected) = Injected::of(fields) {
+                    self.conversation.inject(&injected);
+                }
+            }
             Event::ToolOutcome(outcome) => self.conversation.close_call(&outcome.call_id),
             _ => {}
         }
@@ -179,18 +198,18 @@ const KEPT_MAX: usize = 128;
 /// Folds of threads without a run in this process. A run owns the fold of its thread, however many runs there are.
 #[derive(Debug, Default)]
 pub(crate) struct Folds {
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptFold>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptFold {
     /// Each with its number in the order of keeping.
     of: HashMap<ThreadId, (u64, Fold)>,
     order: BTreeMap<u64, ThreadId>,
     next: u64,
 }
 
-impl Kept {
+impl KeptFold {
     fn take(&mut self, thread: &ThreadId) -> Option<Fold> {
         let (number, fold) = self.of.remove(thread)?;
         self.order.remove(&number);
@@ -230,7 +249,7 @@ impl Folds {
         self.lock().put(thread, fold);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, KeptFold> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -283,7 +302,7 @@ mod tests {
     #[test]
     fn the_least_recently_kept_fold_is_dropped_first_and_one_at_a_time() {
         let name = |number: usize| ThreadId::new(format!("t{number}")).unwrap();
-        let mut kept = Kept::default();
+        let mut kept = KeptFold::default();
         for number in 0..KEPT_MAX {
             kept.put(&name(number), fold(&name(number)));
         }

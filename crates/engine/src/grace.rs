@@ -1,4 +1,4 @@
-//! Stops pending work: signal it, wait for a grace period, drop it.
+//! Stops pending work: signal it, wait for a grace period, drop it. A run whose time is over is signalled by a timer.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use selvedge_model::{Cancel, Stop};
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 /// The grace period of work that was cancelled.
@@ -29,6 +30,27 @@ pub(crate) async fn within_grace<T>(work: impl Future<Output = T>, cancel: &Canc
         Poll::Pending => grace.as_mut().poll(context).map(|()| None),
     })
     .await
+}
+
+/// Stops a run when its time is over; not any more once this is dropped.
+pub(crate) struct TimeLimit(AbortHandle);
+
+impl TimeLimit {
+    /// Must be called in a task.
+    pub(crate) fn new(left: Duration, cancel: &Cancel) -> Self {
+        let cancel = cancel.clone();
+        let stop = async move {
+            sleep(left).await;
+            cancel.say(Stop::OutOfTime);
+        };
+        Self(tokio::spawn(stop).abort_handle())
+    }
+}
+
+impl Drop for TimeLimit {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use selvedge_log::Head;
 use selvedge_model::account::Posting;
-use selvedge_model::event::Place;
+use selvedge_model::event::{Fields, LineOrder};
 use selvedge_model::fold::FoldError;
 use selvedge_model::{
     Batch, CallId, Changeset, Event, Expect, Message, Part, Patch, Posted, Reason, RequestId, Right, RunId, RunMeta,
@@ -31,6 +31,8 @@ pub(crate) struct Delta {
     pub(crate) state: Option<Value>,
     pub(crate) messages: Vec<Message>,
     pub(crate) patches: Vec<Patch>,
+    /// Recorded intents of tools that changed the state, for audit.
+    pub(crate) state_actions: Vec<Fields>,
     pub(crate) events: Vec<Event>,
     /// Requests that the commit takes out of the inbox.
     pub(crate) consumed: Vec<RequestId>,
@@ -49,10 +51,11 @@ impl Delta {
 
     /// Appends everything in another delta.
     pub(crate) fn append(&mut self, other: Self) {
-        let Self { state, messages, patches, events, consumed, postings } = other;
+        let Self { state, messages, patches, state_actions, events, consumed, postings } = other;
         self.state = state.or(self.state.take());
         self.messages.extend(messages);
         self.patches.extend(patches);
+        self.state_actions.extend(state_actions);
         self.events.extend(events);
         self.consumed.extend(consumed);
         self.postings.extend(postings);
@@ -146,6 +149,7 @@ impl Drop for LeaseGuard {
         if self.is_held {
             // Drop can't return an error.
             _ = self.engine.store.abandon(&self.lease);
+            self.engine.watcher.abandoned(&self.lease.thread);
         }
     }
 }
@@ -205,6 +209,7 @@ impl HeldThread {
         let redactor = &self.engine.redactor;
         redactor.messages(&mut changeset.messages);
         redactor.patches(&mut changeset.patches);
+        redactor.actions(&mut changeset.state_actions);
         redactor.events(&mut changeset.events);
         if let Some(state) = &mut changeset.snapshot {
             redactor.value(state);
@@ -365,6 +370,7 @@ impl HeldThread {
             snapshot: delta.state,
             messages: delta.messages,
             patches: delta.patches,
+            state_actions: delta.state_actions,
             events: delta.events,
             ..Changeset::empty(reason)
         }
@@ -399,6 +405,6 @@ impl HeldThread {
 
 /// Splits off the events that the store put first; the rest comes without the checkpoint.
 fn without_lead(events: Vec<Event>) -> (Vec<Event>, Vec<Event>) {
-    let events = events.into_iter().filter(|event| event.place() != Place::End);
-    events.partition(|event| event.place() == Place::Lead)
+    let events = events.into_iter().filter(|event| event.place() != LineOrder::End);
+    events.partition(|event| event.place() == LineOrder::Lead)
 }

@@ -1,7 +1,7 @@
 //! Requests: delivered, drained, answered.
 //!
-//! There is one way in for every request. `deliver` acquires the lease if the thread is free and serves the request; else it posts it,
-//! sealed, to the inbox of the process that holds the thread. Pending requests are served in order of arrival: by a run
+//! There is one way in for every request. `deliver` acquires the lease if the thread is free, and the caller serves the request; else it
+//! posts it, sealed, to the inbox of the process that holds the thread. Pending requests are served in order of arrival: by a run
 //! (`decide/requests.rs`), or by `drain` if there is no run.
 //!
 //! | kind | served by | where it is pending |
@@ -25,9 +25,8 @@ use selvedge_model::{
     RunId, RunStatus, Status, Stop, ThreadId, Verdict,
 };
 use selvedge_store::load::load;
-use selvedge_store::{Acquire, Delivery, Error as StoreError, Waiting};
+use selvedge_store::{Acquire, Delivery, Error as StoreError, QueuedRequest, Summary};
 
-use crate::assignment::Assignment;
 use crate::chain_run::{Active, Next};
 use crate::decide::requests;
 use crate::engine::Engine;
@@ -36,13 +35,11 @@ use crate::events::{CallerEvents, NoticeKind};
 use crate::held::{HeldThread, LeaseGuard, RunContext};
 use crate::log_follower::Follower;
 use crate::outcome::{self, Outcome};
+use crate::run_config::RunConfig;
 use crate::start::{RunRequest, Start};
 use crate::stop::stop_waiting;
 
 pub(crate) use serving::unanswered;
-
-/// How often a waiting sender checks whether the process that holds the thread died: no feed reports that.
-const HOLDER_POLL: Duration = Duration::from_millis(100);
 
 /// What happened to a request that was delivered.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,57 +50,77 @@ pub enum Delivered {
     Left(Delivery),
 }
 
+/// How a request reached its thread.
+pub(crate) enum Taken {
+    /// The thread was free: the request is served under this lease.
+    Lease(LeaseGuard),
+    /// It is durable in the inbox of the process that holds the thread; none if the same request was there before.
+    Left(Option<Delivery>),
+}
+
 impl Engine {
-    /// Delivers a request that needs no run of its own. If the thread is free, the request is served, and what it changed is durable on
-    /// return; else it is durable in the inbox of the process that holds the thread. A request that is refused changes nothing and returns
-    /// the error. `work` is the assignment of the thread's runs, if known.
-    pub(crate) fn deliver(&self, thread: &ThreadId, request: Request, work: Option<&Assignment>) -> Result<Delivered> {
-        self.deliver_within(thread, request, work, Duration::ZERO)
+    /// The one way in for a request. If the lease of the thread can be acquired within this time, it is returned, and the caller serves the
+    /// request; else the request is durable in the inbox on return, or refused if its kind never waits. Without a time it is left in the
+    /// inbox even if the thread is free. `post` makes the request that is left, or none if it was left before.
+    pub(crate) fn deliver(
+        &self,
+        thread: &ThreadId,
+        kind: RequestKind,
+        wait: Option<Duration>,
+        post: impl FnOnce() -> Result<Option<Posted>>,
+    ) -> Result<Taken> {
+        if let Some(wait) = wait {
+            // Checking is cheaper than trying: the store writes when a lease is acquired.
+            let lease = match self.store.holder(thread)?.filter(|_| wait.is_zero()) {
+                Some(holder) => Err(StoreError::LeaseHeld { thread: thread.clone(), holder }),
+                None => self.lease(thread, Acquire { wait, take_over: false }),
+            };
+            match lease {
+                Ok(lease) => return Ok(Taken::Lease(lease)),
+                Err(StoreError::LeaseHeld { .. }) if kind.may_wait() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let left = post()?.map(|posted| self.store.post(posted)).transpose()?;
+        Ok(Taken::Left(left))
     }
 
-    /// The same, waiting this long for the lease before the request is posted.
-    fn deliver_within(
+    /// Delivers a request that needs no run of its own, and serves it if the thread is free within this time. What it changed is durable on
+    /// return then. A request that is refused changes nothing and returns the error. `work` is the assignment of the thread's runs, if known.
+    pub(crate) fn request(
         &self,
         thread: &ThreadId,
         request: Request,
-        work: Option<&Assignment>,
+        work: Option<&RunConfig>,
         wait: Duration,
     ) -> Result<Delivered> {
         let posted = self.posted(thread, request)?;
         let end = self.end_of_chain(thread)?;
-        // Checking is cheaper than trying: the store writes when a lease is acquired.
-        let is_held = wait.is_zero() && self.store.holder(&end)?.is_some();
-        let served = if is_held { None } else { self.if_free(&end, wait, work, |held| held.serve_now(&posted, work))? };
-        match served {
-            Some(answered) => Ok(Delivered::Served(answered)),
-            None => {
-                let left = self.store.post(posted)?;
+        match self.deliver(&end, posted.request.kind(), Some(wait), || Ok(Some(posted.clone())))? {
+            Taken::Lease(lease) => {
+                self.under_lease(lease, work, |held| held.serve_now(&posted, work)).map(Delivered::Served)
+            }
+            Taken::Left(left) => {
+                let left = left.unwrap_or(Delivery { thread: end, answered: None });
                 self.drain_if_free(&left.thread)?;
                 Ok(Delivered::Left(left))
             }
         }
     }
 
-    /// Applies an operation to a thread if its lease can be acquired within this time; pending requests that need no run are served first.
-    /// Returns nothing if another process holds the thread.
-    pub(crate) fn if_free<T>(
+    /// Applies an operation to a thread whose lease was just acquired, and releases it; pending requests that need no run are served first.
+    pub(crate) fn under_lease<T>(
         &self,
-        thread: &ThreadId,
-        wait: Duration,
-        work: Option<&Assignment>,
+        lease: LeaseGuard,
+        work: Option<&RunConfig>,
         does: impl FnOnce(&mut HeldThread) -> Result<T>,
-    ) -> Result<Option<T>> {
-        let lease = match self.lease(thread, Acquire { wait, take_over: false }) {
-            Ok(lease) => lease,
-            Err(StoreError::LeaseHeld { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
+    ) -> Result<T> {
         let mut held = self.take(lease, &CallerEvents::default())?;
         let is_outside = held.fold.manifest().is_run_outside();
         let drained = if is_outside { Ok(false) } else { held.drain(work) };
         let done = drained.and_then(|_| does(&mut held));
         self.release_thread(held)?;
-        done.map(Some)
+        done
     }
 
     /// Raises limits of a thread; a change that is not a raise is refused at once. When this returns, the raise is durable: applied if the
@@ -113,13 +130,13 @@ impl Engine {
         if let Some(limits) = &manifest.limits {
             requests::raised(&manifest, self.parent_limits(&manifest).as_ref(), raise, limits)?;
         }
-        self.deliver(thread, Request::Raise { limits: raise.clone() }, None)
+        self.request(thread, Request::Raise { limits: raise.clone() }, None, Duration::ZERO)
     }
 
     /// Renames a thread, waiting this long for its lease before the request is posted. What holds on return is as for [`Engine::raise`].
     pub fn rename(&self, thread: &ThreadId, title: &str, wait: Duration) -> Result<Delivered> {
         let title = self.redactor.text(title).unwrap_or_else(|| title.to_owned());
-        self.deliver_within(thread, Request::Rename { title }, None, wait)
+        self.request(thread, Request::Rename { title }, None, wait)
     }
 
     /// A request with a fresh id.
@@ -130,7 +147,7 @@ impl Engine {
 
     /// The request that carries the first input of a new thread, if there is any.
     pub(crate) fn first_send(&self, thread: &ThreadId, input: Input) -> Result<Option<Posted>> {
-        if input.messages.is_empty() {
+        if input.is_empty() {
             return Ok(None);
         }
         self.posted(thread, Request::Send(input)).map(Some)
@@ -143,12 +160,16 @@ impl Engine {
         Some((parent, limits))
     }
 
-    /// Serves the requests of a thread, if its holder released it without serving them.
-    pub(crate) fn drain_if_free(&self, thread: &ThreadId) -> Result<()> {
+    /// Serves the requests of a thread, if its holder released it without serving them; returns whether it was free.
+    pub(crate) fn drain_if_free(&self, thread: &ThreadId) -> Result<bool> {
         if self.store.holder(thread)?.is_some() {
-            return Ok(());
+            return Ok(false);
         }
-        self.if_free(thread, Duration::ZERO, None, |_| Ok(())).map(|_| ())
+        match self.lease(thread, Acquire::default()) {
+            Ok(lease) => self.under_lease(lease, None, |_| Ok(true)),
+            Err(StoreError::LeaseHeld { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Serves earlier sends, whose senders are gone; returns the outcome of the last of those runs.
@@ -156,7 +177,7 @@ impl Engine {
         &self,
         mut held: Box<HeldThread>,
         sends: Vec<(RequestId, Input)>,
-        work: &Arc<Assignment>,
+        work: &Arc<RunConfig>,
     ) -> Result<(Box<HeldThread>, Option<Outcome>)> {
         let mut served = None;
         for (id, input) in sends {
@@ -178,7 +199,7 @@ impl Engine {
         mut held: Box<HeldThread>,
         id: RequestId,
         input: Input,
-        work: &Arc<Assignment>,
+        work: &Arc<RunConfig>,
         cancel: &Cancel,
     ) -> Result<(Box<HeldThread>, Option<Outcome>)> {
         let asked = RunRequest { id: id.clone(), is_posted: true };
@@ -204,7 +225,7 @@ impl Engine {
     pub(crate) async fn serve_pending(
         &self,
         mut held: Box<HeldThread>,
-        work: &Arc<Assignment>,
+        work: &Arc<RunConfig>,
         cancel: &Cancel,
         active: &Active,
     ) -> Result<Option<Next>> {
@@ -236,7 +257,7 @@ impl Engine {
     }
 
     /// Serves the requests that need no run, and releases the lease, unless a pending request needs a run.
-    fn close(&self, mut held: Box<HeldThread>, work: &Assignment, cancel: &Cancel) -> Result<Closed> {
+    fn close(&self, mut held: Box<HeldThread>, work: &RunConfig, cancel: &Cancel) -> Result<Closed> {
         loop {
             if let Some(next) = held.fold.manifest().continuation_thread_id.clone() {
                 // The lease was granted by the batch that created it, unless this thread was already continued when it was opened.
@@ -301,39 +322,49 @@ impl Engine {
         let manifest = self.store.get(thread)?.manifest;
         let Some(parent) = manifest.parent_id.filter(|_| manifest.status.is_terminal()) else { return Ok(()) };
         let parent = self.end_of_chain(&parent)?;
-        let is_told = |waiting: &Waiting| waiting.posted.request.kind() == RequestKind::ChildSettled;
+        let is_told = |waiting: &QueuedRequest| waiting.posted.request.kind() == RequestKind::ChildSettled;
         if !self.store.pending(&parent)?.iter().any(is_told) {
             return Ok(());
         }
-        self.drain_if_free(&parent)
+        self.drain_if_free(&parent).map(|_| ())
     }
 
-    /// Posts input to the process that holds a thread, or that acquires its lease next.
-    pub(crate) fn post_send(&self, thread: &ThreadId, start: Start) -> Result<PendingSend> {
-        let mut input = start.input;
-        self.redactor.messages(&mut input.messages);
-        input.state.iter_mut().for_each(|state| self.redactor.value(state));
-        let mut posted = self.posted(thread, Request::Send(input))?;
-        if let Some(asked) = start.request {
-            posted.id = asked.id;
+    /// Delivers input to a thread: see [`Engine::deliver`].
+    pub(crate) fn deliver_send(&self, thread: &ThreadId, start: Start, wait: Option<Duration>) -> Result<Sent> {
+        let mut left = None;
+        let taken = self.deliver(thread, RequestKind::Send, wait, || {
+            let mut input = start.input.clone();
+            self.redactor.messages(&mut input.messages);
+            if let Some(state) = &mut input.state {
+                self.redactor.value(state);
+            }
+            let mut posted = self.posted(thread, Request::Send(input))?;
+            if let Some(asked) = &start.request {
+                posted.id = asked.id.clone();
+            }
+            left = Some((posted.id.clone(), Follower::from(self.store.head(thread)?.lines)));
+            Ok(Some(posted))
+        })?;
+        match (taken, left) {
+            (Taken::Lease(lease), _) => Ok(Sent::Here(lease, start)),
+            (Taken::Left(Some(at)), Some((id, follow))) => {
+                Ok(Sent::Left(PendingSend { id, thread: at.thread, follow }))
+            }
+            (Taken::Left(_), _) => Err(StoreError::BadBatch.into()),
         }
-        let id = posted.id.clone();
-        let follow = Follower::from(self.store.head(thread)?.lines);
-        let left = self.store.post(posted)?;
-        Ok(PendingSend { id, thread: left.thread, follow })
     }
 
     /// Waits until a posted send is served; if no process serves it, serves it here.
     pub(crate) async fn await_served(
         &self,
         mut sent: PendingSend,
-        work: Arc<Assignment>,
+        work: Arc<RunConfig>,
         cancel: Cancel,
         audience: CallerEvents,
     ) -> Result<Outcome> {
+        let waiter = self.watcher.waiter([sent.thread.clone()], true)?;
         loop {
-            let (position, looked) = self.check_send(sent, &cancel, &audience)?;
-            match looked {
+            match self.check_send(sent, &cancel, &audience)? {
                 SendState::Ended(ended) => return Ok(*ended),
                 SendState::Waits(waits) => sent = waits,
                 SendState::Runs(waits, lease, start) => {
@@ -347,16 +378,18 @@ impl Engine {
                     return self.send_outcome(sent, ended, &audience);
                 }
             }
-            self.feed.after(position, HOLDER_POLL).await;
+            // A successor may have changed before it was followed.
+            if waiter.follow([sent.thread.clone()], true).is_empty() {
+                waiter.woken_or_stopped(&cancel, None).await;
+            }
         }
     }
 
-    /// Checks the state of a posted send; returns it with the feed position from before the check.
-    fn check_send(&self, mut sent: PendingSend, cancel: &Cancel, audience: &CallerEvents) -> Result<(u64, SendState)> {
-        let position = self.store.position()?;
+    /// Checks the state of a posted send.
+    fn check_send(&self, mut sent: PendingSend, cancel: &Cancel, audience: &CallerEvents) -> Result<SendState> {
         loop {
             sent.follow.publish_new(&*self.store, &sent.thread, &sent.id, audience)?;
-            let manifest = self.store.get(&sent.thread)?.manifest;
+            let Summary { manifest, holder, .. } = self.store.get(&sent.thread)?;
             if let (Status::Continued, Some(next)) = (manifest.status, manifest.continuation_thread_id) {
                 // A run that served it continues in the successor; a send that was not served has moved there.
                 sent.follow.publish_new(&*self.store, &sent.thread, &sent.id, audience)?;
@@ -370,18 +403,20 @@ impl Engine {
                     continue;
                 }
                 let ended = self.outcome_of_run(&sent.thread, &run.run_id)?;
-                return Ok((position, SendState::Ended(Box::new(ended))));
+                return Ok(SendState::Ended(Box::new(ended)));
             }
-            match self.lease(&sent.thread, Acquire::default()) {
-                Ok(lease) => return Ok((position, self.take_sent(lease, sent, audience)?)),
-                Err(StoreError::LeaseHeld { .. }) => {}
-                Err(error) => return Err(error.into()),
+            if holder.is_none() {
+                match self.lease(&sent.thread, Acquire::default()) {
+                    Ok(lease) => return self.take_sent(lease, sent, audience),
+                    Err(StoreError::LeaseHeld { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
             if cancel.said().is_some() {
                 let is_heard = !self.store.pending(&sent.thread)?.iter().any(|waiting| waiting.posted.id == sent.id);
                 return Err(Error::NotHeardYet { thread: sent.thread, is_heard });
             }
-            return Ok((position, SendState::Waits(sent)));
+            return Ok(SendState::Waits(sent));
         }
     }
 
@@ -415,11 +450,18 @@ impl Engine {
         }
     }
 
-    /// The outcome of the run that served a request, even if other runs came after it; if there is none, how the thread ended.
+    /// The outcome of the run that served a request, even if other runs came after it; if there is none, how the thread ended. A request
+    /// that is neither waiting nor answered in the log was removed from the database, and is not reported as served.
     fn send_outcome(&self, mut sent: PendingSend, ended: Outcome, audience: &CallerEvents) -> Result<Outcome> {
         sent.follow.publish_new(&*self.store, &sent.thread, &sent.id, audience)?;
         match self.ended_run(&sent.thread, &sent.id, sent.follow.run.as_ref())? {
             Some(run) => self.outcome_of_run(&sent.thread, &run.run_id),
+            None if self.store.answered(&sent.thread, &sent.id)?.is_none() => Err(StoreError::Integrity {
+                what: format!("request `{}` to `{}`", sent.id, sent.thread),
+                why: "it was removed from the database before it was consumed".to_owned(),
+                hint: Some("send it again; `selvedge doctor` shows what else was changed".to_owned()),
+            }
+            .into()),
             None => Ok(ended),
         }
     }
@@ -470,6 +512,14 @@ impl Engine {
         let status = self.store.get(thread)?.manifest.status;
         Outcome::of_log(&*self.store, &self.trust, thread, status.into(), Some(run))
     }
+}
+
+/// How a send reached its thread.
+pub(crate) enum Sent {
+    /// The thread was free, and runs here.
+    Here(LeaseGuard, Start),
+    /// It is in the inbox.
+    Left(PendingSend),
 }
 
 /// A send that was posted to a thread.

@@ -21,9 +21,9 @@ use selvedge_model::limits::Limits;
 use selvedge_model::{Batch, Event, Money, Reason, RunId, Status};
 use selvedge_store::{Committed, Error as StoreError};
 
-use crate::assignment::Assignment;
 use crate::error::{Error, Result};
 use crate::held::{HeldThread, RunContext};
+use crate::run_config::RunConfig;
 
 pub mod audit;
 pub mod book;
@@ -46,16 +46,13 @@ impl HeldThread {
     }
 
     /// Refuses a model without a price under a money limit.
-    pub(crate) fn check_price(&self, work: &Assignment) -> Result<()> {
-        if self.limits(work).spend.is_some() && work.price.is_none() {
-            return Err(Error::NoPrice { thread: self.thread().clone(), model: work.model_name.clone() });
-        }
-        Ok(())
+    pub(crate) fn check_price(&self, work: &RunConfig) -> Result<()> {
+        work.check_price(&self.limits(work))
     }
 
     /// Adds the postings for a run to the delta: the account of the chain is opened or reopened if the model costs anything, and raised if
     /// the input asks for it.
-    pub(crate) fn fund(&mut self, work: &Assignment, raise: Option<&Limits>) -> Result<()> {
+    pub(crate) fn fund(&mut self, work: &RunConfig, raise: Option<&Limits>) -> Result<()> {
         let engine = self.engine.clone();
         let id = self.account_id();
         let raised = raise.and_then(|raise| raise.spend);

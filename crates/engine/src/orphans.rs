@@ -20,11 +20,12 @@
 //! - A run that was recorded without a lease (`RunMeta::held` is false) belongs to the program that wrote it: it is never settled.
 //! - A thread that can't be settled now is settled by the next check; no check fails because of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use selvedge_log::Trust;
 use selvedge_model::tool::Processes;
-use selvedge_model::{Manifest, Reason, RunMeta, Status, ThreadId};
+use selvedge_model::{Cancel, Manifest, Reason, Request, RunMeta, Status, ThreadId};
 use selvedge_store::{Acquire, Error as StoreError, Filter, Store, Summary};
 
 use crate::engine::Engine;
@@ -32,9 +33,12 @@ use crate::error::Result;
 use crate::events::CallerEvents;
 use crate::fold::Fold;
 use crate::held::{HeldThread, RunContext};
+use crate::inbox::unanswered;
 use crate::run;
-use crate::standing::{holder, started_for};
+use crate::run_config::RunConfig;
+use crate::start::{RunRequest, Start};
 use crate::stop::end_unstarted;
+use crate::thread_state::{holder, started_for};
 
 /// The origin of a run that was recorded for a thread whose own process died before it began.
 pub const RECOVERY: &str = "recovery";
@@ -56,6 +60,50 @@ impl Engine {
             }
         }
         Ok(settled)
+    }
+
+    /// Answers messages that a dead process left: the sends in the inboxes of threads that have begun and that no process holds. Returns the
+    /// threads; their runs continue in the background. `work` gives what a thread runs with; a thread that it gives nothing for is left.
+    pub fn answer_abandoned(&self, work: impl Fn(&Manifest) -> Option<RunConfig>) -> Result<Vec<ThreadId>> {
+        let mut found = BTreeSet::new();
+        let mut after = 0;
+        loop {
+            let page = self.store.arrivals(after, PAGE)?;
+            let Some(last) = page.last() else { break };
+            after = last.number;
+            found.extend(page.into_iter().map(|arrival| arrival.thread));
+        }
+        let mut answered = Vec::new();
+        for thread in found {
+            // A thread that can't be read, or was deleted meanwhile, keeps no other one from its answer.
+            let Ok(Summary { manifest, holder, .. }) = self.store.get(&thread) else { continue };
+            // A thread that was only created waits for its first run; a successor does not, if its process died at the handoff.
+            let is_begun = manifest.status != Status::Created || manifest.continuation_of.is_some();
+            if holder.is_some() || !is_begun || manifest.is_run_outside() || self.abandoned_send(&thread).is_none() {
+                continue;
+            }
+            let Some(work) = work(&manifest) else { continue };
+            // If this fails, a live process has it by now.
+            let Ok(lease) = self.lease(&thread, Acquire::default()) else { continue };
+            // Chosen under the lease: another process may have served it, and a thread without a message is not resumed.
+            let Some(start) = self.abandoned_send(&thread) else { continue };
+            let engine = self.clone();
+            let work = Arc::new(work);
+            let run = |audience| async move { engine.run_held(lease, start, work, Cancel::new(), audience).await };
+            // It continues in the background.
+            drop(self.perform(run)?);
+            answered.push(thread);
+        }
+        Ok(answered)
+    }
+
+    /// The start of a run for the first message that is pending in the inbox of a thread.
+    fn abandoned_send(&self, thread: &ThreadId) -> Option<Start> {
+        let pending = unanswered(&*self.store, thread).ok()?;
+        pending.into_iter().find_map(|posted| match posted.request {
+            Request::Send(input) => Some(Start { input, request: Some(RunRequest { id: posted.id, is_posted: true }) }),
+            _ => None,
+        })
     }
 
     /// Threads that are running and whose process is gone.

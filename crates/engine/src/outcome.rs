@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::chain;
 use crate::error::Result;
 use crate::held::HeldThread;
-use crate::standing::{Standing, holder, shortened};
+use crate::thread_state::{ThreadState, holder, shortened};
 
 /// The most characters of a thread's last answer that are returned.
 pub const RESULT_CHARS_MAX: usize = 4000;
@@ -35,7 +35,7 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original_thread_id: Option<ThreadId>,
     /// Its state.
-    pub status: Standing,
+    pub status: ThreadState,
     /// The run that this is about; absent if there was nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
@@ -98,7 +98,7 @@ pub struct Resumed {
 
 impl Outcome {
     /// The outcome of a thread with nothing but a state and a reason.
-    pub(crate) fn bare(status: Standing, thread_id: ThreadId, why: Option<String>) -> Self {
+    pub(crate) fn bare(status: ThreadState, thread_id: ThreadId, why: Option<String>) -> Self {
         Self {
             thread_id,
             original_thread_id: None,
@@ -123,11 +123,11 @@ impl Outcome {
     /// The outcome of a thread that does not exist.
     pub(crate) fn unknown(thread: ThreadId) -> Self {
         let why = StoreError::NoThread(thread.to_string()).to_string();
-        Self::bare(Standing::NotFound, thread, Some(why))
+        Self::bare(ThreadState::NotFound, thread, Some(why))
     }
 
     /// The outcome by a manifest, of no run in particular. Its cost is that of the thread alone.
-    pub(crate) fn of_manifest(manifest: &Manifest, status: Standing) -> Self {
+    pub(crate) fn of_manifest(manifest: &Manifest, status: ThreadState) -> Self {
         Self {
             outputs: manifest.outputs.clone(),
             cost: manifest.cost.clone(),
@@ -142,7 +142,7 @@ impl Outcome {
     /// The outcome by a manifest and the record of a run, with the last text of the model in it.
     pub(crate) fn of_run(
         manifest: &Manifest,
-        status: Standing,
+        status: ThreadState,
         run: &RunId,
         meta: Option<&RunMeta>,
         text: Option<String>,
@@ -164,7 +164,7 @@ impl Outcome {
     /// The same, for this reason; the reason why a log is not valid takes precedence.
     pub(crate) fn because(self, why: Option<String>) -> Self {
         match self.status {
-            Standing::Unverified => self,
+            ThreadState::Unverified => self,
             _ => Self { why: why.or(self.why), ..self },
         }
     }
@@ -175,16 +175,16 @@ impl Outcome {
         store: &dyn Store,
         trust: &Trust,
         thread: &ThreadId,
-        status: Standing,
+        status: ThreadState,
         run: Option<&RunId>,
     ) -> Result<Self> {
         let loaded = match load(store, thread, trust, None) {
             Ok(loaded) => loaded.thread,
-            Err(StoreError::Deleted(_)) => return Ok(Self::bare(Standing::Deleted, thread.clone(), None)),
+            Err(StoreError::Deleted(_)) => return Ok(Self::bare(ThreadState::Deleted, thread.clone(), None)),
             Err(error) if error.kind() == Kind::Integrity => {
                 let why = Some(error.to_string());
                 let code = Some(error.code().to_owned());
-                return Ok(Self { code, ..Self::bare(Standing::Unverified, thread.clone(), why) });
+                return Ok(Self { code, ..Self::bare(ThreadState::Unverified, thread.clone(), why) });
             }
             Err(error) => return Err(error.into()),
         };
@@ -272,7 +272,9 @@ pub(crate) fn nothing_done(manifest: &Manifest) -> Outcome {
         status @ Status::Suspended => {
             Outcome { code: Some("waiting".to_owned()), ..Outcome::of_manifest(manifest, status.into()) }
         }
-        status => Outcome { code: Some("already_said".to_owned()), ..Outcome::of_manifest(manifest, status.into()) },
+        status => {
+            Outcome { code: Some("already_recorded".to_owned()), ..Outcome::of_manifest(manifest, status.into()) }
+        }
     }
 }
 
@@ -304,8 +306,8 @@ pub fn get_status(store: &dyn Store, trust: &Trust, thread: &ThreadId) -> Result
     let outcome = match end.summary {
         Some(summary) if !end.is_deleted => {
             let outcome = of_thread(store, trust, &summary)?;
-            let is_cut = end.why.is_some() && outcome.status != Standing::Unverified;
-            let status = if is_cut { Standing::Stalled } else { outcome.status };
+            let is_cut = end.why.is_some() && outcome.status != ThreadState::Unverified;
+            let status = if is_cut { ThreadState::Stalled } else { outcome.status };
             Outcome { status, ..outcome }.because(end.why)
         }
         Some(summary) => deleted(store, &summary.manifest)?,
@@ -321,11 +323,11 @@ pub fn of_thread(store: &dyn Store, trust: &Trust, thread: &Summary) -> Result<O
         Some(active) => Some(active.clone()),
         None => store.runs(&manifest.thread_id)?.pop().map(|run| run.run_id),
     };
-    Outcome::of_log(store, trust, &manifest.thread_id, Standing::from(thread), run.as_ref())
+    Outcome::of_log(store, trust, &manifest.thread_id, ThreadState::from(thread), run.as_ref())
 }
 
 /// The outcome of a thread that was deleted, by its tombstone.
 pub(crate) fn deleted(store: &dyn Store, manifest: &Manifest) -> Result<Outcome> {
-    let bare = Outcome::bare(Standing::Deleted, manifest.thread_id.clone(), Some("it was deleted".to_owned()));
+    let bare = Outcome::bare(ThreadState::Deleted, manifest.thread_id.clone(), Some("it was deleted".to_owned()));
     Ok(Outcome { outputs: manifest.outputs.clone(), cost: chain::cost(store, &manifest.thread_id)?, ..bare })
 }

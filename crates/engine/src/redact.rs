@@ -4,9 +4,12 @@
 //! log shows that something was there, not what. Opaque provider data is not changed, because the provider would refuse it: a block of such
 //! data that contains a secret is dropped, and signed reasoning that contains one loses its signature.
 
+use std::borrow::Cow;
+
+use selvedge_model::event::Fields;
 use selvedge_model::message::Block;
 use selvedge_model::op::Op;
-use selvedge_model::{Event, Message, NewThread, Patch};
+use selvedge_model::{Event, Message, NewThread, Patch, Secrets};
 use serde_json::{Map, Value};
 
 /// What replaces a secret.
@@ -26,6 +29,8 @@ pub struct Pattern {
 pub struct Redactor {
     secrets: Vec<String>,
     patterns: Vec<Pattern>,
+    /// Secrets that become known later.
+    learned: Secrets,
 }
 
 impl Redactor {
@@ -33,27 +38,44 @@ impl Redactor {
     /// recognized in its JSON form, and each longer line of a multi-line secret is a secret, too.
     pub fn new(secrets: impl IntoIterator<Item = String>, patterns: Vec<Pattern>) -> Self {
         let mut secrets: Vec<String> = secrets.into_iter().flat_map(forms).collect();
-        // The longest first: one secret may be a prefix of another.
-        secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
-        secrets.dedup();
-        Self { secrets, patterns: patterns.into_iter().filter(|pattern| !pattern.prefix.is_empty()).collect() }
+        longest_first(&mut secrets);
+        let patterns = patterns.into_iter().filter(|pattern| !pattern.prefix.is_empty()).collect();
+        Self { secrets, patterns, learned: Secrets::default() }
+    }
+
+    /// The same, which also removes the secrets of this list, whenever they are added to it.
+    #[must_use]
+    pub fn learning(self, learned: Secrets) -> Self {
+        Self { learned, ..self }
+    }
+
+    /// Every form of every secret that is known now, the longest first.
+    fn known(&self) -> Cow<'_, [String]> {
+        let learned = self.learned.all();
+        if learned.is_empty() {
+            return Cow::Borrowed(&self.secrets);
+        }
+        let mut known: Vec<String> = learned.into_iter().flat_map(forms).chain(self.secrets.iter().cloned()).collect();
+        longest_first(&mut known);
+        Cow::Owned(known)
     }
 
     /// Whether it never removes anything.
     pub(crate) fn is_empty(&self) -> bool {
-        self.secrets.is_empty() && self.patterns.is_empty()
+        self.known().is_empty() && self.patterns.is_empty()
     }
 
     /// The length of the longest secret that contains a blank.
     pub(crate) fn blank_bytes_max(&self) -> usize {
-        let blank = self.secrets.iter().filter(|secret| secret.contains(char::is_whitespace));
+        let known = self.known();
+        let blank = known.iter().filter(|secret| secret.contains(char::is_whitespace));
         blank.map(String::len).max().unwrap_or(0)
     }
 
     /// A text without secrets; none if it has no secrets.
     pub fn text(&self, text: &str) -> Option<String> {
         let mut found: Option<String> = None;
-        for secret in &self.secrets {
+        for secret in self.known().iter() {
             let now = found.as_deref().unwrap_or(text);
             if now.contains(secret.as_str()) {
                 found = Some(now.replace(secret.as_str(), REDACTED));
@@ -145,6 +167,13 @@ impl Redactor {
         }
     }
 
+    /// Removes secrets from state actions.
+    pub(crate) fn actions(&self, actions: &mut [Fields]) {
+        for action in actions {
+            self.fields(action);
+        }
+    }
+
     /// Removes secrets from the free text of events.
     pub(crate) fn events(&self, events: &mut [Event]) {
         for event in events {
@@ -167,6 +196,7 @@ impl Redactor {
                 }
                 Event::ManifestChanged(changed) => {
                     self.option(&mut changed.title);
+                    self.session(&mut changed.session_id);
                     if let Some(outputs) = &mut changed.outputs {
                         self.value(outputs);
                     }
@@ -174,6 +204,10 @@ impl Redactor {
                 Event::Usage(usage) => {
                     self.option(&mut usage.answered_by);
                     self.option(&mut usage.provider_id);
+                    self.session(&mut usage.session);
+                    for note in &mut usage.notes {
+                        self.string(note);
+                    }
                 }
                 Event::CapabilityDenied(fields)
                 | Event::ContextInjected(fields)
@@ -190,6 +224,13 @@ impl Redactor {
         }
     }
 
+    /// Drops a session whose id contains a secret: its provider does not know it by another id.
+    fn session(&self, id: &mut Option<String>) {
+        if id.as_ref().is_some_and(|id| self.text(id).is_some()) {
+            *id = None;
+        }
+    }
+
     fn option(&self, text: &mut Option<String>) {
         if let Some(text) = text {
             self.string(text);
@@ -201,6 +242,12 @@ impl Redactor {
             *text = clean;
         }
     }
+}
+
+/// Sorts secrets: one may be a prefix of another.
+fn longest_first(secrets: &mut Vec<String>) {
+    secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets.dedup();
 }
 
 /// The forms in which a secret may appear.
@@ -257,6 +304,17 @@ mod tests {
         let mut value = json!({"hunter22": ["x hunter22-long y", {"k": "sk-0123456789 and sk-short"}], "abc": "abc"});
         redactor().value(&mut value);
         assert_eq!(value, json!({"[redacted]": ["x [redacted] y", {"k": "[redacted] and sk-short"}], "abc": "abc"}));
+    }
+
+    #[test]
+    fn a_secret_that_is_learned_later_is_removed_from_then_on() {
+        let learned = Secrets::default();
+        let redactor = redactor().learning(learned.clone());
+        assert_eq!(redactor.text("hunter22 and learned-key"), Some("[redacted] and learned-key".to_owned()));
+        learned.add("learned-key");
+        learned.add("none");
+        assert_eq!(redactor.text("hunter22 and learned-key, none"), Some("[redacted] and [redacted], none".to_owned()));
+        assert!(!format!("{learned:?}").contains("learned-key"));
     }
 
     #[test]

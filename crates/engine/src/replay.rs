@@ -1,7 +1,7 @@
 //! Runs a recorded thread again, without network and without tools: does the current engine, with the current directive, tools and
 //! configuration, decide as recorded?
 //!
-//! In reading order: [`recording`](Recording) is the log, `tape` the position in it and the time there, `outside` the model and the tools
+//! In reading order: [`recording`](Recording) is the log, `cursor` the position in it and the time there, `stand_ins` the model and the tools
 //! that answer from it. `driver` repeats what led to each changeset, in a store in memory. `judge` and `compare` compare the two.
 //!
 //! What is compared, of every changeset that the engine made:
@@ -30,11 +30,11 @@
 //! Nothing touches the store that the thread is in. Time and memory are linear in the length of the log.
 
 mod compare;
+mod cursor;
 mod driver;
 mod judge;
-mod outside;
 mod recording;
-mod tape;
+mod stand_ins;
 
 use std::sync::Arc;
 
@@ -45,17 +45,17 @@ use serde::Serialize;
 pub use compare::Difference;
 pub use recording::{Recording, Step};
 
-use crate::assignment::Assignment;
 use crate::error::{Error, Result};
 use crate::redact::Redactor;
+use crate::run_config::RunConfig;
+use cursor::ReplayCursor;
 use driver::Driver;
 use judge::Judge;
-use tape::Tape;
 
 /// What a recorded thread is run again with.
-pub struct How {
-    /// The current assignment of its runs; the model is only asked for its context size, the tools only for their definitions.
-    pub work: Assignment,
+pub struct ReplayOptions {
+    /// The current run configuration of its runs; the model is only asked for its context size, the tools only for their definitions.
+    pub work: RunConfig,
     /// A model that answers from the record.
     pub model: Arc<dyn Model>,
     /// The lifetime of each part of the state.
@@ -78,7 +78,7 @@ pub struct Report {
     /// How many changesets were decided again and compared.
     pub compared: u64,
     /// How many were taken over as they are.
-    pub given: u64,
+    pub from_record: u64,
     /// The differences, in order; only the first hundred.
     pub differences: Vec<Difference>,
     /// How many differences there were.
@@ -104,7 +104,7 @@ impl Report {
 }
 
 /// Runs a recorded thread again and compares. On return, the store that the thread is in is unchanged.
-pub fn replay(recording: Recording, how: How) -> Result<Report> {
+pub fn replay(recording: Recording, how: ReplayOptions) -> Result<Report> {
     let version = recording.steps.last().map_or(0, Step::version);
     if let Some(from) = how.from.filter(|from| *from > version) {
         let error = selvedge_store::Error::NoVersion { thread: recording.thread, version: from, latest: version };
@@ -115,7 +115,7 @@ pub fn replay(recording: Recording, how: How) -> Result<Report> {
         thread_id: recording.thread.clone(),
         version,
         compared: 0,
-        given: 0,
+        from_record: 0,
         differences: Vec::new(),
         count: 0,
         ended_at: None,
@@ -124,7 +124,7 @@ pub fn replay(recording: Recording, how: How) -> Result<Report> {
         state_recorded: nothing,
         state_now: nothing,
     };
-    let tape = Arc::new(Tape::new(Arc::new(recording)));
+    let tape = Arc::new(ReplayCursor::new(Arc::new(recording)));
     let judge = Judge::new(tape.clone(), how.from, report);
     let mut driver = Driver::new(tape, how, judge);
     driver.drive()?;

@@ -11,6 +11,7 @@
 //! redacted, and a text that is too large for a line is stored as a blob. The driver adds to a commit what a decision can't know: ids, new
 //! threads, and postings to other accounts. A replay performs the same steps from the record.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,20 +30,22 @@ use selvedge_model::{
 use selvedge_store::Error as StoreError;
 use tokio::time::timeout;
 
-use crate::assignment::Assignment;
+use crate::answer_size::{PARTIAL_BYTES_MAX, bounded};
 use crate::calls::{InFlight, PreparedCall};
 use crate::conversation::OpenCall;
 use crate::decide::ending::Failed;
+use crate::decide::hooks::HookMemory;
 use crate::decide::{Commit, Inbox, Live, Look, Outcome, Rules, Step, Turn, With, decide};
 use crate::derived_ids::with_own_ids;
 use crate::draft_mask::DraftMask;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::events::{NoticeKind, RunEvent};
-use crate::grace::within_grace;
+use crate::grace::{TimeLimit, within_grace};
 use crate::heartbeat;
 use crate::held::{HeldThread, OtherThreads, RunContext};
 use crate::outcome;
+use crate::run_config::RunConfig;
 use crate::start::{Beginning, Start};
 use crate::stop_policy;
 use crate::tasks::{catch_panic, panic_message};
@@ -58,6 +61,7 @@ pub(crate) struct Running {
     pub(crate) live: Live,
     pub(crate) cancel: Cancel,
     pub(crate) watch: Watch,
+    time_limit: Option<TimeLimit>,
     began: Timestamp,
     mask: DraftMask,
     /// Calls that are ready behind their gates.
@@ -78,7 +82,7 @@ pub(crate) struct Running {
 pub(crate) struct RunControl {
     /// Whether it is to stop.
     pub(crate) cancel: Cancel,
-    /// Whether a request arrived, and how much time is left.
+    /// Whether a request arrived.
     pub(crate) watch: Watch,
 }
 
@@ -107,7 +111,7 @@ type NotBegun = Box<(Box<HeldThread>, Error)>;
 pub(crate) async fn drive(
     held: Box<HeldThread>,
     start: Start,
-    work: Arc<Assignment>,
+    work: Arc<RunConfig>,
     control: RunControl,
 ) -> (Box<HeldThread>, Result<outcome::Outcome>) {
     let mut running = match Running::begin(held, start, work, control) {
@@ -137,7 +141,7 @@ impl Running {
     pub(crate) fn begin(
         mut held: Box<HeldThread>,
         start: Start,
-        work: Arc<Assignment>,
+        work: Arc<RunConfig>,
         control: RunControl,
     ) -> std::result::Result<Box<Self>, NotBegun> {
         let raised = start.input.raise.as_ref();
@@ -150,7 +154,7 @@ impl Running {
             Err(error) => return Err(Box::new((held, error))),
         };
         let engine = held.engine.clone();
-        held.hooks.clone_from(&work.hooks);
+        held.hooks = work.hooks.shown();
         for hook in &mut held.hooks {
             engine.redactor.value(hook);
         }
@@ -160,8 +164,9 @@ impl Running {
         meta.system = Some(work.system_digest());
         let began = engine.clock.now();
         let mut live = Live::new(run, meta, began);
-        live.start = Some(Beginning { start, raised });
         let suspended = held.fold.manifest().suspended.as_ref();
+        live.hooks = HookMemory::new(suspended, !start.input.messages.is_empty());
+        live.start = Some(Beginning { start, raised });
         if suspended.and_then(|suspended| suspended.code.as_deref()).is_some_and(stop_policy::is_stop) {
             live.judged = held.fold.conversation.messages().len();
         }
@@ -172,6 +177,7 @@ impl Running {
             live,
             cancel,
             watch,
+            time_limit: None,
             began,
             mask: DraftMask::default(),
             prepared_calls: HashMap::new(),
@@ -210,11 +216,15 @@ impl Running {
         (self.held, ended)
     }
 
-    /// Tells the watcher how much running time is left.
-    fn set_time(&self) {
+    /// Sets how much running time is left. A replay's time is that of its record.
+    fn set_time(&mut self) {
+        if !self.watch.is_watched() {
+            return;
+        }
         let before = self.held.fold.meter().ended.duration_ms.saturating_add(self.running_ms());
         let most = self.held.limits(&self.rules).duration_seconds.map(|seconds| seconds.saturating_mul(1000));
-        self.watch.set_time(most.map(|most| Duration::from_millis(most.saturating_sub(before))));
+        let left = most.map(|most| Duration::from_millis(most.saturating_sub(before)));
+        self.time_limit = left.map(|left| TimeLimit::new(left, &self.cancel));
     }
 
     /// For how long this run has been running.
@@ -314,8 +324,8 @@ impl Running {
                     held.answer_stops(Verdict::Applied)?;
                 }
             }
-            With::Handoff { reason, room } => {
-                let successor = held.successor(&self.rules, *room, self.live.running_ms)?;
+            With::Handoff { reason, room, inputs } => {
+                let successor = held.successor(&self.rules, *room, inputs, self.live.running_ms)?;
                 let handoff = successor.handoff(held, Some(*reason));
                 let detail = format!("continued in thread `{}`", handoff.new_thread_id);
                 if let Some(meta) = &mut of.meta {
@@ -369,13 +379,14 @@ impl Running {
             self.held.keep_before_turn();
         }
         self.live.begin(turn.clone());
-        match self.listen(turn).await {
-            Ok(mut answer) => {
-                answer.content = self.own_content(answer.content);
-                self.live.take(Outcome::Answered(Box::new(answer)));
-            }
-            Err(error) => self.live.take(Outcome::Failed(error)),
-        }
+        let answered = match self.listen(turn).await {
+            Ok(answer) => self.own(answer),
+            Err(error) => Err(error),
+        };
+        self.live.take(match answered {
+            Ok(answer) => Outcome::Answered(Box::new(answer)),
+            Err(error) => Outcome::Failed(error),
+        });
     }
 
     async fn listen(&mut self, turn: Turn) -> std::result::Result<Answer, ModelError> {
@@ -385,10 +396,11 @@ impl Running {
         let attempt = turn.attempts;
         let key = format!("{}:{run}:{}:{attempt}", held.fold.head.log_id, held.fold.head.version);
         let blobs = ThreadBlobs { engine: &held.engine, thread };
-        let mut prompt = Prompt::new(&rules.model_name, held.fold.conversation.messages());
+        let mut prompt = Prompt::new(&rules.model_name, held.fold.conversation.prompt());
+        let system = with_context(&rules.system, held.fold.conversation.system_context());
         prompt.attempt = Some(Attempt::new(thread, run, &key));
         prompt.blobs = &blobs;
-        prompt.system = &rules.system;
+        prompt.system = &system;
         prompt.tools = &rules.tools;
         prompt.output_tokens_max = turn.output_tokens_max;
         prompt.session = turn.session.as_deref().map(|id| Session { id, covers: covered(prompt.messages) });
@@ -402,7 +414,9 @@ impl Running {
         let mut said = String::new();
         let mut draft = |draft: Draft| {
             has_drafted = true;
-            if let Draft::Text { text } = &draft {
+            if let Draft::Text { text } = &draft
+                && said.len() <= PARTIAL_BYTES_MAX
+            {
                 said.push_str(text);
             }
             mask.take(draft, redactor, &mut { publish });
@@ -427,14 +441,39 @@ impl Running {
         reply
     }
 
-    /// The content of an answer as it is recorded: without secrets, and every call with an id that is new in the thread.
-    fn own_content(&self, content: Vec<Block>) -> Vec<Block> {
-        let content = with_own_ids(content, &self.held);
+    /// An answer as it is recorded: without secrets, every call with an id that is new in the thread, and small enough for a line of the
+    /// log. If what is too large can't be stored, the answer is lost, and what it cost is known.
+    fn own(&self, mut answer: Answer) -> std::result::Result<Answer, ModelError> {
+        let content = with_own_ids(std::mem::take(&mut answer.content), &self.held);
         let mut message = [Message { content, ..Message::text(Role::Assistant, "") }];
         self.held.engine.redactor.messages(&mut message);
         let [message] = message;
-        message.content
+        let store = &self.held.engine.store;
+        let content = bounded(message.content, &mut |text| store.put_blob(self.held.thread(), text.as_bytes()));
+        match content {
+            Ok(content) => {
+                answer.content = content;
+                Ok(answer)
+            }
+            Err(error) => {
+                let why = format!("the answer can't be stored: {error}");
+                Err(ModelError::Cut { why, partial: Vec::new(), usage: answer.usage })
+            }
+        }
     }
+}
+
+/// The system prompt with the context that hooks added.
+fn with_context<'a>(system: &'a str, context: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
+    let mut whole = Cow::Borrowed(system);
+    for text in context {
+        let whole = whole.to_mut();
+        if !whole.is_empty() {
+            whole.push_str("\n\n");
+        }
+        whole.push_str(text);
+    }
+    whole
 }
 
 /// How many messages a session knows that knows the last answer.

@@ -1,19 +1,22 @@
 //! Searches a whole chain: the committed logs of its threads, from the root to the end.
 //!
-//! It searches what users, models and tools wrote: texts, the names, arguments and results of calls, and why a run ended; not what only the
-//! program needs, such as ids, hashes and the names of events. Secrets were removed before the log was signed. Logs are streamed and
-//! verified on the way, every hash and the last signature, before anything is returned.
+//! It searches what users, models and tools wrote: texts, the names, arguments and results of calls, why a run ended, and the blobs that have
+//! what was too large for a line; not what only the program needs, such as ids, hashes and the names of events. Secrets were removed before the
+//! log was signed. Logs are streamed and verified on the way, every hash and the last signature, before anything is returned. Blobs are
+//! verified against their names; what of them can't be searched is counted.
 
 use regex::{Regex, RegexBuilder};
 use selvedge_log::Trust;
 use selvedge_model::error::{Classify, Kind};
-use selvedge_model::message::Block;
-use selvedge_model::{Event, ThreadId};
+use selvedge_model::{Digest, Event, ThreadId};
 use selvedge_store::load::each_changeset;
+use selvedge_store::search::NotSearched;
+use selvedge_store::search::event_texts::each_said;
 use selvedge_store::{Error as StoreError, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::blobs::Texts;
 use crate::chain;
 
 /// The most characters shown around a match.
@@ -53,7 +56,7 @@ pub struct Query {
 
 /// One event that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct EventMatch {
     /// The thread.
     pub thread_id: ThreadId,
     /// The type of the event.
@@ -64,11 +67,14 @@ pub struct Found {
     pub snippet: String,
     /// The first matches themselves.
     pub matches: Vec<String>,
+    /// The blob that has them; absent if the line itself has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blob: Option<Digest>,
 }
 
 /// The result of searching a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ChainFound {
+pub struct ChainMatches {
     /// Always true, even without any match.
     pub success: bool,
     /// How many threads were searched.
@@ -76,9 +82,11 @@ pub struct ChainFound {
     /// These threads, root first.
     pub chain_threads: Vec<ThreadId>,
     /// The events that match, in order.
-    pub results: Vec<Found>,
+    pub results: Vec<EventMatch>,
     /// Whether there are more matches than are returned.
     pub truncated: bool,
+    /// Content that could not be searched.
+    pub not_searched: NotSearched,
 }
 
 /// Why a chain could not be searched.
@@ -113,7 +121,7 @@ impl Classify for SearchError {
 
     fn code(&self) -> &'static str {
         match self {
-            Self::Pattern { .. } => "bad_pattern",
+            Self::Pattern { .. } => "invalid_pattern",
             Self::Store(source) => source.code(),
             Self::Engine(source) => source.code(),
         }
@@ -145,8 +153,8 @@ pub fn chain_search(
     trust: &Trust,
     thread: &ThreadId,
     query: &Query,
-) -> Result<ChainFound, SearchError> {
-    let needle = Needle::new(query)?;
+) -> Result<ChainMatches, SearchError> {
+    let needle = CompiledQuery::new(query)?;
     let chain_threads = chain::threads(store, thread)?;
     if chain_threads.is_empty() {
         // Returns an error that says whether it was deleted or never existed.
@@ -154,13 +162,16 @@ pub fn chain_search(
     }
     let mut results = Vec::new();
     let mut truncated = false;
+    let mut not_searched = NotSearched::default();
     for thread in &chain_threads {
         if truncated {
             break;
         }
+        let mut texts = Texts::new(store, thread);
         let searched = each_changeset(store, thread, trust, |entry| {
             for line in &entry.lines {
-                let Some((snippet, matches)) = (if truncated { None } else { needle.find(&line.event) }) else {
+                let found = if truncated { None } else { needle.find(&line.event, &mut texts) };
+                let Some((snippet, matches, blob)) = found else {
                     continue;
                 };
                 if results.len() >= query.max_results {
@@ -169,7 +180,14 @@ pub fn chain_search(
                     continue;
                 }
                 let event_type = event_type(&line.event);
-                results.push(Found { thread_id: thread.clone(), event_type, line_no: line.seq, snippet, matches });
+                results.push(EventMatch {
+                    thread_id: thread.clone(),
+                    event_type,
+                    line_no: line.seq,
+                    snippet,
+                    matches,
+                    blob,
+                });
             }
         });
         match searched {
@@ -177,8 +195,16 @@ pub fn chain_search(
             Err(StoreError::Deleted(_)) => {}
             searched => _ = searched?,
         }
+        not_searched += texts.left_out();
     }
-    Ok(ChainFound { success: true, chain_length: chain_threads.len(), chain_threads, results, truncated })
+    Ok(ChainMatches {
+        success: true,
+        chain_length: chain_threads.len(),
+        chain_threads,
+        results,
+        truncated,
+        not_searched,
+    })
 }
 
 /// The type name of an event.
@@ -188,38 +214,12 @@ fn event_type(event: &Event) -> String {
     named.unwrap_or_default().to_owned()
 }
 
-/// Passes every text of an event that a user, a model or a tool wrote to `each`, in order, while it returns true; not what only the program
-/// needs: names of events and runs, ids, hashes, usage.
-fn each_said(event: &Event, each: &mut dyn FnMut(&str) -> bool) {
-    match event {
-        Event::Message(message) => _ = message.content.iter().all(|block| each_of_block(block, each)),
-        // The reason why a run ended is recorded nowhere else.
-        Event::RunFinished(run) => _ = run.meta.termination_detail.as_deref().is_none_or(each),
-        Event::Decision(decision) => _ = decision.reason.as_deref().is_none_or(each),
-        // The partial text of a stopped model.
-        Event::ContextInjected(fields) => {
-            let partial = fields.get("partial_cognition").and_then(|partial| partial.get("text"));
-            _ = partial.and_then(Value::as_str).is_none_or(each);
-        }
-        _ => {}
-    }
-}
-
-fn each_of_block(block: &Block, each: &mut dyn FnMut(&str) -> bool) -> bool {
-    match block {
-        Block::Text { text, .. } | Block::Thinking { text, .. } => each(text),
-        Block::ToolCall { name, arguments, .. } => each(name) && each_text(arguments, each),
-        Block::ToolResult { content, .. } => each_text(content, each),
-        Block::Image { .. } | Block::Opaque { .. } => true,
-    }
-}
-
 /// A compiled query.
-struct Needle {
+struct CompiledQuery {
     pattern: Regex,
 }
 
-impl Needle {
+impl CompiledQuery {
     fn new(query: &Query) -> Result<Self, SearchError> {
         let refused = |why: String, is_regex| SearchError::Pattern { pattern: query.query.clone(), why, is_regex };
         if query.query.is_empty() {
@@ -242,24 +242,42 @@ impl Needle {
         Ok(Self { pattern })
     }
 
-    /// The text around the first match in an event, and the matches.
-    fn find(&self, event: &Event) -> Option<(String, Vec<String>)> {
-        let mut shown = None;
-        let mut matches = Vec::new();
-        each_said(event, &mut |text| {
-            for found in self.pattern.find_iter(text).filter(|found| !found.is_empty()) {
-                if shown.is_none() {
-                    shown = Some(around(text, found.range()));
-                }
-                matches.push(crate::standing::shortened(found.as_str().to_owned(), MATCH_CHARS_MAX));
-                if matches.len() == MATCHES_MAX {
-                    return false;
-                }
+    /// The text around the first match in an event, and the matches; those in its blobs only if the event itself has none.
+    fn find(&self, event: &Event, texts: &mut Texts<'_>) -> Option<(String, Vec<String>, Option<Digest>)> {
+        let mut found = Matches::default();
+        each_said(event, &mut |text| self.take(text, &mut found));
+        if let Some(shown) = found.shown {
+            return Some((shown, found.matches, None));
+        }
+        for blob in event.blobs() {
+            texts.of(&blob, &mut |text| _ = self.take(text, &mut found));
+            if let Some(shown) = found.shown {
+                return Some((shown, found.matches, Some(blob)));
             }
-            true
-        });
-        shown.map(|shown| (shown, matches))
+        }
+        None
     }
+
+    /// Takes the matches in a text; false if there are enough.
+    fn take(&self, text: &str, into: &mut Matches) -> bool {
+        for found in self.pattern.find_iter(text).filter(|found| !found.is_empty()) {
+            if into.shown.is_none() {
+                into.shown = Some(around(text, found.range()));
+            }
+            into.matches.push(crate::thread_state::shortened(found.as_str().to_owned(), MATCH_CHARS_MAX));
+            if into.matches.len() == MATCHES_MAX {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// The matches in one event.
+#[derive(Default)]
+struct Matches {
+    shown: Option<String>,
+    matches: Vec<String>,
 }
 
 /// Why a pattern was refused, on one line.
@@ -271,17 +289,6 @@ fn reason(error: &regex::Error) -> String {
             let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
             last.trim().trim_start_matches("error: ").to_owned()
         }
-    }
-}
-
-/// Passes every text and number in a value to `each`, in order, while it returns true.
-fn each_text(value: &Value, each: &mut dyn FnMut(&str) -> bool) -> bool {
-    match value {
-        Value::String(text) => each(text),
-        Value::Number(number) => each(&number.to_string()),
-        Value::Array(values) => values.iter().all(|value| each_text(value, each)),
-        Value::Object(fields) => fields.values().all(|value| each_text(value, each)),
-        Value::Null | Value::Bool(_) => true,
     }
 }
 

@@ -23,7 +23,7 @@ pub mod schema;
 pub mod trigger;
 
 pub use keeper::Keeper;
-pub(crate) use keeper::{Failure, LastSave, NewestState};
+pub(crate) use keeper::{LastSave, NewestState, SaveFailure};
 pub(crate) use open::Loaded;
 pub use open::{Newest, examined, from_log, newest, newest_of};
 pub use schema::{Schema, SchemaError};

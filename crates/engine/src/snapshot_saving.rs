@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::events::NoticeKind;
 use crate::fold::Fold;
 use crate::held::{Delta, HeldThread, RunContext};
-use crate::snapshot::{Failure, Keeper, LastSave, NewestState, Trigger};
+use crate::snapshot::{Keeper, LastSave, NewestState, SaveFailure, Trigger};
 
 /// The trigger name for a thread that is completed, whose snapshots are then archived or removed.
 const ON_COMPLETION: &str = "on_completion";
@@ -25,7 +25,7 @@ const ON_COMPLETION: &str = "on_completion";
 /// A snapshot that is being saved in the background.
 pub(crate) struct PendingSave {
     trigger: &'static str,
-    maker: Option<JoinHandle<Result<LastSave, Failure>>>,
+    maker: Option<JoinHandle<Result<LastSave, SaveFailure>>>,
 }
 
 impl PendingSave {
@@ -41,7 +41,7 @@ impl PendingSave {
     }
 
     /// Waits for the result; none if it panicked.
-    fn wait(mut self) -> Option<Result<LastSave, Failure>> {
+    fn wait(mut self) -> Option<Result<LastSave, SaveFailure>> {
         self.maker.take()?.join().ok()
     }
 }
@@ -135,7 +135,7 @@ impl HeldThread {
         }
     }
 
-    fn saved(&mut self, trigger: &str, saved: Result<LastSave, Failure>) {
+    fn saved(&mut self, trigger: &str, saved: Result<LastSave, SaveFailure>) {
         match saved {
             Ok(mut saved) => {
                 if let Some(why) = saved.notice.take().filter(|_| !self.fold.saved.is_told) {
@@ -155,7 +155,7 @@ impl HeldThread {
     }
 
     /// Publishes a failure, and records it with the next commit.
-    fn failed(&mut self, trigger: &str, failure: &Failure, what: &str) {
+    fn failed(&mut self, trigger: &str, failure: &SaveFailure, what: &str) {
         let record = [("snapshot_failed".to_owned(), failure.record(trigger))];
         self.delta.events.push(Event::ContextInjected(record.into_iter().collect()));
         let why = format!("{what}: {}", failure.why);

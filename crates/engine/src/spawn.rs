@@ -18,7 +18,7 @@ use std::time::Duration;
 use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_model::account::Posting;
 use selvedge_model::blocking::on_thread;
-use selvedge_model::event::{Fields, SuspendReason, Suspended, ToolFailure, ToolFailureClass};
+use selvedge_model::event::{CallOrigin, Fields, SuspendReason, Suspended, ToolFailure, ToolFailureClass};
 use selvedge_model::limits::Limits;
 use selvedge_model::request::ChildEnd;
 use selvedge_model::tool::Started;
@@ -30,7 +30,6 @@ use selvedge_store::{Error as StoreError, Summary};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::assignment::Assignment;
 use crate::child_slots::Slot;
 use crate::decide::ending::over;
 use crate::engine::Engine;
@@ -39,18 +38,28 @@ use crate::events::CallerEvents;
 use crate::held::HeldThread;
 use crate::ledger::Book;
 use crate::outcome::{Outcome, get_status};
-use crate::standing::started_for;
+use crate::run_config::RunConfig;
+use crate::thread_state::started_for;
 
 /// How long a child waits before the number of running children is read again after an error.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
 
-/// Turns the arguments of a call into a child, and knows the assignment of its runs.
+/// How many levels of threads a hook can start: so hooks that start threads whose hooks start threads come to an end.
+const HOOK_DEPTH: u64 = 1;
+
+/// Turns the arguments of a call into a child, and knows the run configuration of its runs.
 pub trait Children: Send + Sync {
     /// The child that a call asks for; the error is written for the model.
-    fn order(&self, call: &Call, parent: &Manifest) -> std::result::Result<Order, String>;
+    fn new_child(&self, call: &Call, parent: &Manifest) -> std::result::Result<NewChild, String>;
 
-    /// The assignment of a child's runs.
-    fn assignment(&self, child: &Manifest) -> std::result::Result<Assignment, String>;
+    /// The run configuration of a child's runs.
+    fn run_config(&self, child: &Manifest) -> std::result::Result<RunConfig, String>;
+
+    /// The result of a call whose child has ended, from the child's own. It may be asked for more than once, and leaves the same behind.
+    fn returned(&self, call: &Call, output: Output) -> Output {
+        _ = call;
+        output
+    }
 
     /// A process that will run a child, behind a gate: dispatching it opens the gate and does not wait. If it is dropped, it never ran.
     fn launch(&self, child: &ThreadId) -> std::result::Result<Box<dyn Started>, String>;
@@ -58,7 +67,7 @@ pub trait Children: Send + Sync {
 
 /// A child to be spawned.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Order {
+pub struct NewChild {
     /// The thread, with the limits and capabilities that are requested for it.
     pub thread: NewThread,
     /// Its first messages.
@@ -69,7 +78,7 @@ pub struct Order {
 
 /// Checks whether everything signed about a thread agrees with its manifest, which comes from the verified log; the error is written for the
 /// model.
-pub type Vouch = Arc<dyn Fn(&Manifest) -> std::result::Result<(), String> + Send + Sync>;
+pub type CheckParent = Arc<dyn Fn(&Manifest) -> std::result::Result<(), String> + Send + Sync>;
 
 /// How a run spawns children.
 #[derive(Clone)]
@@ -79,7 +88,7 @@ pub struct Spawning {
     /// The most children of a thread that run at the same time.
     pub at_once: usize,
     /// Checks the parent's manifest; a parent whose manifest was forged spawns nothing.
-    pub vouch: Vouch,
+    pub check_parent: CheckParent,
 }
 
 impl std::fmt::Debug for Spawning {
@@ -147,7 +156,10 @@ impl Refused {
         let text = match class {
             ToolFailureClass::ParentUnverified => format!("the thread can't spawn a child: {why}"),
             ToolFailureClass::OverBudget => format!("the budget does not allow it: {why}"),
-            ToolFailureClass::NotLaunched | ToolFailureClass::NotStarted | ToolFailureClass::Panicked => {
+            ToolFailureClass::NotLaunched
+            | ToolFailureClass::NotStarted
+            | ToolFailureClass::Panicked
+            | ToolFailureClass::Integrity => {
                 format!("the child could not be started: {why}")
             }
         };
@@ -170,13 +182,13 @@ impl HeldThread {
     pub(crate) fn child(
         &self,
         call: &Call,
-        work: &Assignment,
+        work: &RunConfig,
         spawning: &Spawning,
         own: ParentNeeds,
         book: &mut Book<'_>,
     ) -> Result<std::result::Result<Child, Refused>> {
         let parent = self.fold.manifest();
-        let (mut order, wished, limits) = match self.ordered(call, work, spawning, own.born) {
+        let (mut order, wished, limits) = match self.admit_child(call, work, spawning, own.born) {
             Ok(ordered) => ordered,
             Err(refused) => return Ok(Err(refused)),
         };
@@ -211,16 +223,16 @@ impl HeldThread {
     }
 
     /// The child that a call asks for, with the limits that are requested and those that it gets; `before` children of the batch come first.
-    pub(crate) fn ordered(
+    pub(crate) fn admit_child(
         &self,
         call: &Call,
-        work: &Assignment,
+        work: &RunConfig,
         spawning: &Spawning,
         before: u64,
-    ) -> std::result::Result<(Order, Limits, Limits), Refused> {
+    ) -> std::result::Result<(NewChild, Limits, Limits), Refused> {
         let parent = self.fold.manifest();
-        (spawning.vouch)(parent).map_err(|why| Refused::because(ToolFailureClass::ParentUnverified, why))?;
-        let mut order = spawning.children.order(call, parent).map_err(Refused::told)?;
+        (spawning.check_parent)(parent).map_err(|why| Refused::because(ToolFailureClass::ParentUnverified, why))?;
+        let mut order = spawning.children.new_child(call, parent).map_err(Refused::told)?;
         let ceilings = self.limits(work);
         let mut used = self.fold.meter().used(0);
         used.spawns = used.spawns.saturating_add(before);
@@ -229,9 +241,19 @@ impl HeldThread {
         }
         let wished = order.thread.limits.take().unwrap_or_default();
         match wished.under(&ceilings) {
+            Some(limits) if self.is_of_hook(call) => {
+                // Its own hooks may start threads, and those of these may not.
+                let depth = limits.depth.map_or(HOOK_DEPTH, |depth| depth.min(HOOK_DEPTH));
+                Ok((order, wished, Limits { depth: Some(depth), ..limits }))
+            }
             Some(limits) => Ok((order, wished, limits)),
             None => Err(Refused::told("the depth limit allows no further children")),
         }
+    }
+
+    fn is_of_hook(&self, call: &Call) -> bool {
+        let origin = self.fold.call(&call.id).and_then(|known| known.origin.as_ref());
+        matches!(origin, Some(CallOrigin::Hook { .. }))
     }
 
     pub(crate) fn child_id(&self, child: &NewThread) -> ThreadId {
@@ -247,7 +269,7 @@ impl HeldThread {
         child: &ThreadId,
         wished: &Limits,
         mut limits: Limits,
-        work: &Assignment,
+        work: &RunConfig,
         own_turn: Money,
         book: &mut Book<'_>,
     ) -> Result<Limits> {
@@ -311,7 +333,7 @@ impl Child {
         if slot == Slot::Over {
             // It was stopped, or ended, while it waited for a slot. If there is a gate, it never opens.
             return match engine.existing_child_result(&self.thread, self.is_detached) {
-                Ok(standing) => standing.unwrap_or_else(|| running(&self.thread)),
+                Ok(state) => state.unwrap_or_else(|| running(&self.thread)),
                 Err(error) => Output::error(format!("the outcome of the child is unknown: {error}")),
             };
         }
@@ -358,7 +380,7 @@ impl Engine {
     ) -> std::result::Result<Outcome, String> {
         let end = self.end_of_chain(child).map_err(|error| error.to_string())?;
         let manifest = self.store.get(&end).map_err(|error| error.to_string())?.manifest;
-        let work = spawning.children.assignment(&manifest)?;
+        let work = spawning.children.run_config(&manifest)?;
         let input = Input { origin: Origin::Subagent, ..Input::nothing() };
         // A stop of the parent stops the child; a stop of the child does not stop its parent.
         let resumed = self.clone().resumed(end, input, Arc::new(work), cancel.child(), CallerEvents::default());

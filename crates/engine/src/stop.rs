@@ -12,16 +12,14 @@ use selvedge_model::{Event, Reason, Request, RunMeta, Status, Stop, ThreadId};
 use selvedge_store::Acquire;
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::events::CallerEvents;
 use crate::held::{HeldThread, OtherThreads, RunContext};
 use crate::inbox::Delivered;
-use crate::standing::started_for;
+use crate::thread_state::started_for;
 
 /// How long a thread that is to be killed may take to stop by itself.
 const GRACE: Duration = Duration::from_secs(3);
-/// How often to check whether it has.
-const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// The result of stopping a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +76,7 @@ impl Engine {
         self.refuse_outside(&self.store.get(thread)?.manifest)?;
         let holder = self.store.holder(thread)?;
         let request = if stop == Stop::Killed { Request::Kill } else { Request::Cancel };
-        let delivered = self.deliver(thread, request, None)?;
+        let delivered = self.request(thread, request, None, Duration::ZERO)?;
         // Signalled after the request is posted, so that the run that ends answers it.
         if let Some(cancel) = self.lock_active().get(thread) {
             cancel.say(stop);
@@ -94,12 +92,17 @@ impl Engine {
     /// id alone.
     fn end_by_force(&self, thread: &ThreadId) -> Result<()> {
         let deadline = Instant::now() + GRACE;
-        let is_run = || Ok::<_, Error>(self.store.holder(thread)?.is_some());
-        while is_run()? && Instant::now() < deadline {
-            std::thread::sleep(STOP_POLL);
-        }
-        if !is_run()? {
-            return Ok(());
+        loop {
+            // Before the check, so that a release in between is not missed.
+            let freed = self.store.leases_freed();
+            if self.store.holder(thread)?.is_none() {
+                return Ok(());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.store.wait_for_lease(freed, left)?;
         }
         let Some(process) = self.process_of(thread)? else { return Ok(()) };
         if self.processes.end(&process).is_err() {

@@ -23,7 +23,7 @@ use crate::error::Result;
 
 /// What is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scope {
+pub struct EntryScope {
     /// Whether every thread of the chain is read, from its root to its end; else only the one that was named.
     pub chain: bool,
     /// The most bytes of one blob that are read back.
@@ -37,13 +37,13 @@ pub struct Entry {
     pub at: Timestamp,
     /// What it is.
     #[serde(flatten)]
-    pub kind: Kind,
+    pub kind: EntryKind,
 }
 
 /// The kinds of entries.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
-pub enum Kind {
+pub enum EntryKind {
     /// A thread begins.
     Thread {
         /// The thread.
@@ -66,7 +66,7 @@ pub enum Kind {
         /// Whether it is not meant for the user: the engine wrote it for the model.
         internal: bool,
         /// Its parts.
-        parts: Vec<Part>,
+        parts: Vec<EntryPart>,
     },
     /// The beginning of an answer that was stopped. It was never sent back to a model.
     Partial {
@@ -124,11 +124,11 @@ pub enum Kind {
 /// A part of a message.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "part", rename_all = "snake_case")]
-pub enum Part {
+pub enum EntryPart {
     /// Text.
-    Text(Content),
+    Text(EntryText),
     /// Reasoning of the model.
-    Thinking(Content),
+    Thinking(EntryText),
     /// A tool call.
     Call {
         /// Its id.
@@ -137,7 +137,7 @@ pub enum Part {
         tool: String,
         /// Its arguments, as JSON.
         #[serde(flatten)]
-        arguments: Content,
+        arguments: EntryText,
     },
     /// The result of a tool call.
     Result {
@@ -149,7 +149,7 @@ pub enum Part {
         is_error: bool,
         /// The result: text, or JSON.
         #[serde(flatten)]
-        content: Content,
+        content: EntryText,
     },
     /// An image.
     Image {
@@ -167,7 +167,7 @@ pub enum Part {
 
 /// A text, whole or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Content {
+pub struct EntryText {
     /// The text.
     pub text: String,
     /// The blob that has the whole, if it was too large for a line.
@@ -185,7 +185,7 @@ pub struct Content {
 ///
 /// A message that a successor took over from its predecessor as it was is there once; one that was shortened on the way is there in both
 /// forms.
-pub fn entries(store: &dyn Store, trust: &Trust, thread: &ThreadId, scope: Scope) -> Result<Vec<Entry>> {
+pub fn entries(store: &dyn Store, trust: &Trust, thread: &ThreadId, scope: EntryScope) -> Result<Vec<Entry>> {
     let threads = if scope.chain { chain::threads(store, thread)? } else { vec![thread.clone()] };
     let mut reader = Reader {
         store,
@@ -214,7 +214,7 @@ type Messages = BTreeMap<String, usize>;
 struct Reader<'a> {
     store: &'a dyn Store,
     thread: &'a ThreadId,
-    scope: Scope,
+    scope: EntryScope,
     entries: Vec<Entry>,
     /// The tools of the calls that were read.
     tools: BTreeMap<CallId, String>,
@@ -242,22 +242,22 @@ impl<'a> Reader<'a> {
                 None => return,
             },
             Event::ContextInjected(fields) => match partial(&fields) {
-                Some(text) => Kind::Partial { text },
+                Some(text) => EntryKind::Partial { text },
                 None => return,
             },
-            Event::Asked(ask) => Kind::Asked { call_id: ask.call_id, tool: ask.tool, why: ask.why },
-            Event::Decision(decision) => Kind::Decided {
+            Event::Asked(ask) => EntryKind::Asked { call_id: ask.call_id, tool: ask.tool, why: ask.why },
+            Event::Decision(decision) => EntryKind::Decided {
                 call_id: decision.call_id,
                 who: decision.who,
                 action: decision.action,
                 reason: decision.reason,
             },
-            Event::CapabilityDenied(details) => Kind::Denied { details },
-            Event::Suspended(why) => Kind::Suspended { reason: why.reason, code: why.code },
+            Event::CapabilityDenied(details) => EntryKind::Denied { details },
+            Event::Suspended(why) => EntryKind::Suspended { reason: why.reason, code: why.code },
             Event::ThreadHandoff(handoff) | Event::ThreadResumed(handoff) => {
-                Kind::Continued { thread_id: handoff.new_thread_id }
+                EntryKind::Continued { thread_id: handoff.new_thread_id }
             }
-            Event::RunFinished(run) => Kind::Run {
+            Event::RunFinished(run) => EntryKind::Run {
                 cost: run.meta.cost.unwrap_or_else(|| Cost {
                     input_tokens: run.meta.input_tokens,
                     output_tokens: run.meta.output_tokens,
@@ -271,8 +271,8 @@ impl<'a> Reader<'a> {
         self.entries.push(Entry { at, kind });
     }
 
-    fn thread_begins(&self, thread: NewThread) -> Kind {
-        Kind::Thread {
+    fn thread_begins(&self, thread: NewThread) -> EntryKind {
+        EntryKind::Thread {
             thread_id: self.thread.clone(),
             agent_id: thread.agent_id,
             directive: thread.directive,
@@ -283,13 +283,13 @@ impl<'a> Reader<'a> {
     }
 
     /// A message, unless it was read in an earlier thread of the chain.
-    fn message(&mut self, message: Message) -> Option<Kind> {
+    fn message(&mut self, message: Message) -> Option<EntryKind> {
         if self.scope.chain && self.is_taken_over(&message) {
             return None;
         }
         let parts = message.content.into_iter().map(|block| self.part(block)).collect();
         let internal = message.visibility == Visibility::Internal;
-        Some(Kind::Message { role: message.role, internal, parts })
+        Some(EntryKind::Message { role: message.role, internal, parts })
     }
 
     /// Whether the thread took a message over from its predecessor, which has it too.
@@ -305,27 +305,27 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn part(&mut self, block: Block) -> Part {
+    fn part(&mut self, block: Block) -> EntryPart {
         match block {
-            Block::Text { text, blob } => Part::Text(self.content(text, blob)),
-            Block::Thinking { text, .. } => Part::Thinking(self.content(text, None)),
+            Block::Text { text, blob } => EntryPart::Text(self.content(text, blob)),
+            Block::Thinking { text, .. } => EntryPart::Thinking(self.content(text, None)),
             Block::ToolCall { id, name, arguments, blob } => {
                 self.tools.insert(id.clone(), name.clone());
-                Part::Call { call_id: id, tool: name, arguments: self.content(arguments.to_string(), blob) }
+                EntryPart::Call { call_id: id, tool: name, arguments: self.content(arguments.to_string(), blob) }
             }
             Block::ToolResult { call_id, content, is_error, blob } => {
                 let text = if let Value::String(text) = content { text } else { content.to_string() };
                 let tool = self.tools.get(&call_id).cloned();
-                Part::Result { call_id, tool, is_error, content: self.content(text, blob) }
+                EntryPart::Result { call_id, tool, is_error, content: self.content(text, blob) }
             }
-            Block::Image { blob, media_type } => Part::Image { media_type, blob },
-            Block::Opaque { provider, .. } => Part::Opaque { provider },
+            Block::Image { blob, media_type } => EntryPart::Image { media_type, blob },
+            Block::Opaque { provider, .. } => EntryPart::Opaque { provider },
         }
     }
 
     /// A text, with its blob read back up to the bound.
-    fn content(&self, text: String, blob: Option<Digest>) -> Content {
-        let Some(named) = blob else { return Content { text, ..Content::default() } };
+    fn content(&self, text: String, blob: Option<Digest>) -> EntryText {
+        let Some(named) = blob else { return EntryText { text, ..EntryText::default() } };
         let read = match self.store.blob(self.thread, &named) {
             Ok(bytes) => part_of(&bytes, 0, self.scope.blob_bytes_max).ok_or_else(|| "it is not text".to_owned()),
             Err(error) => Err(error.to_string()),
@@ -333,9 +333,9 @@ impl<'a> Reader<'a> {
         match read {
             Ok(part) => {
                 let bytes_left_out = part.next.map(|next| part.bytes - next);
-                Content { text: part.text, blob, bytes_left_out, unreadable: None }
+                EntryText { text: part.text, blob, bytes_left_out, unreadable: None }
             }
-            Err(why) => Content { text, blob, bytes_left_out: None, unreadable: Some(why) },
+            Err(why) => EntryText { text, blob, bytes_left_out: None, unreadable: Some(why) },
         }
     }
 }

@@ -9,8 +9,9 @@
 //!   process starts, are `stalled`. A wait only reads: the next process that acquires the thread's lease settles it.
 //! - A run that is made by another program is waited for: that program ends it.
 //! - Outcomes come from verified logs: the log of a thread that ended is read and verified once, at the end of the wait and not during it.
-//! - No wake-up is lost: the feed position is read before the first check. The feed does not report deaths, so every thread is checked twice
-//!   a second.
+//! - No wake-up is lost: a wait is registered before it checks, and wakes for commits to its threads and, unless this process runs them,
+//!   for freed leases. Only a process that was started for a thread and has not opened the store yet dies without a trace: its thread is
+//!   checked twice a second until it begins.
 //!
 //! `decide` is pure: the registry's view goes in, what to do comes out.
 
@@ -21,21 +22,21 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use selvedge_log::Trust;
-use selvedge_model::blocking::BoxFuture;
+use selvedge_model::blocking::{BoxFuture, wait};
 use selvedge_model::tool::Processes;
-use selvedge_model::{Cancel, Manifest, Run, RunId, RunStatus, Status, Stop, ThreadId};
-use selvedge_store::{Error as StoreError, Store, Summary};
+use selvedge_model::{Cancel, Manifest, OwnerId, Run, RunId, RunStatus, Status, Stop, ThreadId};
+use selvedge_store::{Error as StoreError, Position, Store, Summary};
+use tokio::time::timeout;
 
 use crate::chain;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::outcome::{self, Outcome, Outcomes};
-use crate::standing::{Standing, started_for};
+use crate::thread_state::{ThreadState, started_for};
+use crate::watcher::{News, Waiter};
 
-/// How often every thread is checked, with or without news.
-const CHECK_EVERY: Duration = Duration::from_millis(500);
-/// How often a blocking wait checks whether it was cancelled.
-const CANCEL_POLL: Duration = Duration::from_millis(100);
+/// The least time between two checks of all threads because of freed leases: many may be freed at once.
+const CHECK_PAUSE: Duration = Duration::from_millis(500);
 /// How long a thread that is about to be started may be without a holder: between a handoff or a spawn and its first run.
 const GRACE: Duration = Duration::from_secs(2);
 /// How many commits are read from the feed at once.
@@ -46,7 +47,7 @@ const LINKS_MAX: usize = 10_000;
 impl Engine {
     /// Waits for threads, at most this long; returns the outcome of each. Only reads.
     pub fn wait(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
-        wait_threads(&*self.store, &self.trust, &*self.processes, threads, timeout, cancel)
+        wait(self.submit_wait(threads.to_vec(), timeout, cancel.clone())?)
     }
 
     /// Waits for threads in a task, so that the result can be awaited on any runtime. Only `cancel` and the timeout end the wait; dropping
@@ -62,67 +63,82 @@ impl Engine {
         Ok(Box::pin(task))
     }
 
-    /// Completes when there may be a commit after `position`, or when the timeout is over: the caller reads the feed again either way. It
-    /// can be awaited on any runtime.
-    pub fn submit_feed_wait(&self, position: u64, timeout: Duration) -> Result<BoxFuture<'static, ()>> {
-        let engine = self.clone();
-        let task = self.tasks.spawn(async move { engine.feed.after(position, timeout).await })?;
-        Ok(Box::pin(task))
+    /// Is woken by every commit to a thread from now on: the caller reads the log, waits, and reads it again. It can be awaited on any
+    /// runtime.
+    pub fn waiter(&self, thread: &ThreadId) -> Result<Waiter> {
+        self.watcher.waiter([thread.clone()], false)
     }
 
     /// The same, without blocking a thread. It needs a tokio runtime with timers, as the tools of a run have.
     pub async fn wait_async(&self, threads: &[ThreadId], timeout: Duration, cancel: &Cancel) -> Result<Outcomes> {
-        let engine = self.clone();
         let mut all = WaitSet::of(threads, timeout);
-        let mut position = self.tasks.read(move || engine.store.position()).await?;
+        let waiter = self.watcher.waiter(all.threads(), true)?;
         loop {
             let engine = self.clone();
             let said = cancel.said();
             let look = move || {
-                all.check(&*engine.store, &engine.trust, &*engine.processes, said)?;
+                let registry = Registry {
+                    store: &*engine.store,
+                    trust: &engine.trust,
+                    processes: &*engine.processes,
+                    own: Some(engine.store.owner()),
+                };
+                all.check(&registry, said)?;
                 Ok::<_, Error>(all)
             };
             all = self.tasks.read(look).await?;
             if all.open.is_empty() {
                 return Ok(Outcomes::new(all.results));
             }
-            let mut stopped = pin!(cancel.stopped());
-            let mut woken = pin!(self.feed.after(position, all.left().min(CHECK_EVERY)));
-            poll_fn(|context| match stopped.as_mut().poll(context) {
-                Poll::Ready(_) => Poll::Ready(()),
-                Poll::Pending => woken.as_mut().poll(context),
-            })
-            .await;
-            let engine = self.clone();
-            let next = move || {
-                all.read_feed(&*engine.store, &mut position)?;
-                Ok::<_, Error>((all, position))
-            };
-            (all, position) = self.tasks.read(next).await?;
+            let added = waiter.follow(all.threads(), all.watches_leases());
+            if added.is_empty() {
+                all.sleep(&waiter, cancel).await;
+                all.news.add(waiter.news());
+            } else {
+                // They may have changed before they were followed.
+                all.news.threads.extend(added);
+            }
         }
     }
 }
 
-/// Waits for threads, at most this long; returns the outcome of each. Only reads.
+/// Waits for threads on this OS thread, at most this long; returns the outcome of each. Only reads.
 pub fn wait_threads(
     store: &dyn Store,
     trust: &Trust,
     processes: &dyn Processes,
     threads: &[ThreadId],
     timeout: Duration,
-    cancel: &Cancel,
 ) -> Result<Outcomes> {
+    let registry = Registry { store, trust, processes, own: None };
     let mut all = WaitSet::of(threads, timeout);
-    // Read before the first check: what is committed in between is seen again, never missed.
-    let mut position = store.position()?;
+    let mut seen = Position { requests: u64::MAX, ..Position::default() };
     loop {
-        all.check(store, trust, processes, cancel.said())?;
+        // Read before the check: what happens in between is seen again, never missed.
+        let leases = store.leases_freed();
+        if all.news.all {
+            seen.commits = store.position()?;
+        }
+        all.check(&registry, None)?;
         if all.open.is_empty() {
             return Ok(Outcomes::new(all.results));
         }
-        store.wait(position, all.left().min(CANCEL_POLL))?;
-        all.read_feed(store, &mut position)?;
+        seen.leases = if all.watches_leases() { leases } else { u64::MAX };
+        store.watch(seen, all.pause())?;
+        all.news.leases |= store.leases_freed() > leases;
+        let page = store.after(seen.commits, FEED)?;
+        seen.commits = page.last().map_or(seen.commits, |last| last.position);
+        all.news.threads.extend(page.into_iter().map(|commit| commit.thread));
     }
+}
+
+/// Where threads are looked up.
+struct Registry<'l> {
+    store: &'l dyn Store,
+    trust: &'l Trust,
+    processes: &'l dyn Processes,
+    /// The owner whose leases end by commits, or by `Watcher::abandoned`; none for a wait without an engine.
+    own: Option<&'l OwnerId>,
 }
 
 /// All threads that are waited for together.
@@ -130,58 +146,86 @@ struct WaitSet {
     open: Vec<WaitEntry>,
     results: BTreeMap<ThreadId, Outcome>,
     deadline: Option<Instant>,
-    /// When every thread was checked last.
-    looked_at: Instant,
-    /// The threads with commits since the last check; none if that is unknown, and every thread is checked.
-    news: Option<HashSet<ThreadId>>,
+    /// When they were checked last because of freed leases.
+    leases_checked_at: Option<Instant>,
+    /// What has happened since the last check.
+    news: News,
 }
 
 impl WaitSet {
     fn of(threads: &[ThreadId], timeout: Duration) -> Self {
         let open = threads.iter().collect::<HashSet<_>>().into_iter().map(WaitEntry::new).collect();
         let deadline = Instant::now().checked_add(timeout);
-        Self { open, results: BTreeMap::new(), deadline, looked_at: Instant::now(), news: None }
+        let news = News { all: true, ..News::default() };
+        Self { open, results: BTreeMap::new(), deadline, leases_checked_at: None, news }
     }
 
     /// How much time is left.
     fn left(&self) -> Duration {
-        self.deadline.map_or(CHECK_EVERY, |deadline| deadline.saturating_duration_since(Instant::now()))
+        self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// The threads that are waited for now.
+    fn threads(&self) -> impl Iterator<Item = ThreadId> {
+        self.open.iter().map(|waiting| waiting.at.clone())
+    }
+
+    fn watches_leases(&self) -> bool {
+        self.open.iter().any(|waiting| waiting.end != EndsBy::Record)
+    }
+
+    /// How long to wait for news.
+    fn pause(&self) -> Duration {
+        let due = self.open.iter().filter_map(|waiting| waiting.check_at).min();
+        let due = due.map_or(Duration::MAX, |due| due.saturating_duration_since(Instant::now()));
+        let later = if self.news.leases { self.until_leases() } else { Duration::MAX };
+        self.left().min(due).min(later)
+    }
+
+    /// How long freed leases are not looked at yet.
+    fn until_leases(&self) -> Duration {
+        self.leases_checked_at.map_or(Duration::ZERO, |at| CHECK_PAUSE.saturating_sub(at.elapsed()))
+    }
+
+    async fn sleep(&self, waiter: &Waiter, cancel: &Cancel) {
+        let mut stopped = pin!(cancel.stopped());
+        let mut woken = pin!(timeout(self.pause(), waiter.noted()));
+        poll_fn(|context| match stopped.as_mut().poll(context) {
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => woken.as_mut().poll(context).map(|_| ()),
+        })
+        .await;
     }
 
     /// Checks every thread that has news. If the time is over, or the wait is cancelled, nothing stays open.
-    fn check(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes, stop: Option<Stop>) -> Result<()> {
+    fn check(&mut self, registry: &Registry<'_>, stop: Option<Stop>) -> Result<()> {
+        let now = Instant::now();
+        let are_leases_due = self.news.leases && self.until_leases().is_zero();
+        if are_leases_due {
+            self.leases_checked_at = Some(now);
+        }
+        let leases = self.news.leases && !are_leases_due;
+        let News { all, threads, .. } = std::mem::replace(&mut self.news, News { leases, ..News::default() });
         for mut waiting in std::mem::take(&mut self.open) {
-            let is_news = self.news.as_ref().is_none_or(|news| news.contains(&waiting.at));
-            match if is_news { waiting.check(store, trust, processes)? } else { None } {
+            let is_news = all
+                || threads.contains(&waiting.at)
+                || (are_leases_due && waiting.end != EndsBy::Record)
+                || waiting.check_at.is_some_and(|at| at <= now);
+            match if is_news { waiting.check(registry)? } else { None } {
                 Some(outcome) => _ = self.results.insert(waiting.asked.clone(), waiting.asked_for(outcome)),
                 None => self.open.push(waiting),
             }
         }
         let ended_as = match (stop, self.left().is_zero()) {
-            (Some(_), _) => Some(Standing::Interrupted),
-            (None, true) => Some(Standing::Timeout),
+            (Some(_), _) => Some(ThreadState::Interrupted),
+            (None, true) => Some(ThreadState::Timeout),
             (None, false) => None,
         };
         if let Some(status) = ended_as {
             for waiting in self.open.drain(..) {
-                let outcome = waiting.unfinished(store, trust, status)?;
+                let outcome = waiting.unfinished(registry.store, registry.trust, status)?;
                 self.results.insert(waiting.asked.clone(), waiting.asked_for(outcome));
             }
-        }
-        Ok(())
-    }
-
-    /// Reads what was committed after a feed position.
-    fn read_feed(&mut self, store: &dyn Store, position: &mut u64) -> Result<()> {
-        self.news = None;
-        if self.looked_at.elapsed() < CHECK_EVERY {
-            let page = store.after(*position, FEED)?;
-            *position = page.last().map_or(*position, |last| last.position);
-            self.news = Some(page.into_iter().map(|commitment| commitment.thread).collect());
-        } else {
-            // Read before every thread is checked again.
-            *position = store.position()?;
-            self.looked_at = Instant::now();
         }
         Ok(())
     }
@@ -189,7 +233,7 @@ impl WaitSet {
 
 /// What is waited for at one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum WaitTarget {
     /// It has not been checked yet.
     Unknown,
     /// The end of this run.
@@ -205,37 +249,52 @@ pub(crate) struct ThreadView {
     pub(crate) runs: Vec<Run>,
     /// Whether a live process holds it, or may be about to start it.
     pub(crate) is_held: bool,
+    /// What can end the wait for it.
+    pub(crate) end: EndsBy,
     /// Whether its last run handed it off, as opposed to a later resume.
     pub(crate) is_handed_off: bool,
 }
 
+/// What can end the wait for a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndsBy {
+    /// Only its record: this process runs it, or a program that needs no lease.
+    Record,
+    /// Its record, or the end of a lease.
+    Lease,
+    /// Also the death of a process that may not have opened the store yet.
+    Start,
+}
+
 /// What to do about a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum WaitStep {
     /// Check again later, for this.
-    Wait(Target),
+    Wait(WaitTarget),
     /// Check again later, but not for ever: no process holds it.
-    Unheld(Target),
+    Unheld(WaitTarget),
     /// Continue with this thread.
-    Follow(ThreadId, Target),
+    Follow(ThreadId, WaitTarget),
     /// It has ended, in this state.
-    Over(Standing, Option<RunId>),
+    Over(ThreadState, Option<RunId>),
 }
 
 /// What to do about a thread in this view.
-pub(crate) fn decide(target: &Target, seen: &ThreadView) -> Step {
-    let ThreadView { manifest, runs, is_held, is_handed_off } = seen;
+pub(crate) fn decide(target: &WaitTarget, seen: &ThreadView) -> WaitStep {
+    let ThreadView { manifest, runs, is_held, is_handed_off, .. } = seen;
     let next = chain::next(manifest);
     let target = match (target, manifest.status, &manifest.run_id, next.clone()) {
         // It was continued before the wait began.
-        (Target::Unknown, Status::Continued, _, Some(next)) => return Step::Follow(next, Target::Unknown),
-        (Target::Unknown, Status::Running, Some(run), _) => Target::Run(run.clone()),
-        (Target::Unknown, Status::Running | Status::Created, ..) => Target::First,
-        (Target::Unknown, status, ..) => return Step::Over(status.into(), runs.last().map(|run| run.run_id.clone())),
+        (WaitTarget::Unknown, Status::Continued, _, Some(next)) => return WaitStep::Follow(next, WaitTarget::Unknown),
+        (WaitTarget::Unknown, Status::Running, Some(run), _) => WaitTarget::Run(run.clone()),
+        (WaitTarget::Unknown, Status::Running | Status::Created, ..) => WaitTarget::First,
+        (WaitTarget::Unknown, status, ..) => {
+            return WaitStep::Over(status.into(), runs.last().map(|run| run.run_id.clone()));
+        }
         (target, ..) => target.clone(),
     };
     let run = match &target {
-        Target::Run(wanted) => runs.iter().find(|run| run.run_id == *wanted),
+        WaitTarget::Run(wanted) => runs.iter().find(|run| run.run_id == *wanted),
         _ => runs.first(),
     };
     let is_last = |run: &Run| runs.last().is_some_and(|last| last.run_id == run.run_id);
@@ -244,15 +303,15 @@ pub(crate) fn decide(target: &Target, seen: &ThreadView) -> Step {
         .map(|run| if *is_handed_off && is_last(run) { Status::Continued } else { run.meta.thread_status() });
     match (ended_as, manifest.status, next) {
         // The other half of a handoff is not visible yet: check again.
-        (Some(Status::Continued), _, None) => Step::Wait(target),
-        (Some(Status::Continued) | None, Status::Continued, Some(next)) => Step::Follow(next, Target::First),
-        (Some(Status::Continued), _, Some(next)) => Step::Follow(next, Target::First),
-        (Some(status), ..) => Step::Over(status.into(), run.map(|run| run.run_id.clone())),
-        (None, Status::Running | Status::Created, _) if *is_held => Step::Wait(target),
-        (None, Status::Running, _) => Step::Over(Standing::Stalled, run.map(|run| run.run_id.clone())),
-        (None, Status::Created, _) => Step::Unheld(target),
+        (Some(Status::Continued), _, None) => WaitStep::Wait(target),
+        (Some(Status::Continued) | None, Status::Continued, Some(next)) => WaitStep::Follow(next, WaitTarget::First),
+        (Some(Status::Continued), _, Some(next)) => WaitStep::Follow(next, WaitTarget::First),
+        (Some(status), ..) => WaitStep::Over(status.into(), run.map(|run| run.run_id.clone())),
+        (None, Status::Running | Status::Created, _) if *is_held => WaitStep::Wait(target),
+        (None, Status::Running, _) => WaitStep::Over(ThreadState::Stalled, run.map(|run| run.run_id.clone())),
+        (None, Status::Created, _) => WaitStep::Unheld(target),
         // It was settled without an end of its run.
-        (None, status, _) => Step::Over(status.into(), run.map(|run| run.run_id.clone())),
+        (None, status, _) => WaitStep::Over(status.into(), run.map(|run| run.run_id.clone())),
     }
 }
 
@@ -260,9 +319,12 @@ pub(crate) fn decide(target: &Target, seen: &ThreadView) -> Step {
 struct WaitEntry {
     asked: ThreadId,
     at: ThreadId,
-    target: Target,
+    target: WaitTarget,
     followed: HashSet<ThreadId>,
     unheld_since: Option<Instant>,
+    end: EndsBy,
+    /// When it is to be checked again, with or without news.
+    check_at: Option<Instant>,
 }
 
 impl WaitEntry {
@@ -270,60 +332,69 @@ impl WaitEntry {
         Self {
             asked: asked.clone(),
             at: asked.clone(),
-            target: Target::Unknown,
+            target: WaitTarget::Unknown,
             followed: HashSet::new(),
             unheld_since: None,
+            end: EndsBy::Lease,
+            check_at: None,
         }
     }
 
     /// Follows the chain as far as it goes; returns the outcome, once it is over.
-    fn check(&mut self, store: &dyn Store, trust: &Trust, processes: &dyn Processes) -> Result<Option<Outcome>> {
+    fn check(&mut self, registry: &Registry<'_>) -> Result<Option<Outcome>> {
+        let Registry { store, trust, .. } = *registry;
         loop {
             let Some((summary, is_deleted)) = chain::known(store, &self.at)? else {
                 return Ok(Some(self.lost()));
             };
             let next = chain::next(&summary.manifest).filter(|_| is_deleted);
             let step = match (is_deleted, next) {
-                (false, _) => match see(store, trust, processes, summary.clone())? {
-                    Some(seen) => decide(&self.target, &seen),
+                (false, _) => match see(registry, summary.clone())? {
+                    Some(seen) => {
+                        self.end = seen.end;
+                        self.check_at = (seen.end == EndsBy::Start).then(|| Instant::now() + CHECK_PAUSE);
+                        decide(&self.target, &seen)
+                    }
                     // It was deleted just now.
                     None => continue,
                 },
-                (true, Some(next)) if self.target == Target::Unknown => Step::Follow(next, Target::Unknown),
-                (true, Some(next)) => Step::Follow(next, Target::First),
-                (true, None) => Step::Over(Standing::Deleted, None),
+                (true, Some(next)) if self.target == WaitTarget::Unknown => WaitStep::Follow(next, WaitTarget::Unknown),
+                (true, Some(next)) => WaitStep::Follow(next, WaitTarget::First),
+                (true, None) => WaitStep::Over(ThreadState::Deleted, None),
             };
             match step {
-                Step::Wait(target) => {
+                WaitStep::Wait(target) => {
                     self.target = target;
                     self.unheld_since = None;
                     return Ok(None);
                 }
-                Step::Unheld(target) => {
+                WaitStep::Unheld(target) => {
                     self.target = target;
-                    if self.unheld_since.get_or_insert_with(Instant::now).elapsed() < GRACE {
+                    let until = *self.unheld_since.get_or_insert_with(Instant::now) + GRACE;
+                    if Instant::now() < until {
+                        self.check_at = Some(until);
                         return Ok(None);
                     }
                     let why = "no process has started it".to_owned();
-                    let outcome = Outcome::of_log(store, trust, &self.at, Standing::Stalled, None)?;
+                    let outcome = Outcome::of_log(store, trust, &self.at, ThreadState::Stalled, None)?;
                     return Ok(Some(outcome.because(Some(why))));
                 }
-                Step::Follow(next, target) => {
+                WaitStep::Follow(next, target) => {
                     if !self.followed.insert(self.at.clone())
                         || self.followed.contains(&next)
                         || self.followed.len() >= LINKS_MAX
                     {
                         let why = format!("its chain leads in a circle, back to `{next}`");
-                        return Ok(Some(Outcome::bare(Standing::Stalled, self.at.clone(), Some(why))));
+                        return Ok(Some(Outcome::bare(ThreadState::Stalled, self.at.clone(), Some(why))));
                     }
                     self.at = next;
                     self.target = target;
                     self.unheld_since = None;
                 }
-                Step::Over(Standing::Deleted, _) => return outcome::deleted(store, &summary.manifest).map(Some),
-                Step::Over(standing, run) => {
-                    let outcome = Outcome::of_log(store, trust, &self.at, standing, run.as_ref())?;
-                    let why = (standing == Standing::Stalled).then(|| "the process that ran it is gone".to_owned());
+                WaitStep::Over(ThreadState::Deleted, _) => return outcome::deleted(store, &summary.manifest).map(Some),
+                WaitStep::Over(state, run) => {
+                    let outcome = Outcome::of_log(store, trust, &self.at, state, run.as_ref())?;
+                    let why = (state == ThreadState::Stalled).then(|| "the process that ran it is gone".to_owned());
                     return Ok(Some(outcome.because(why)));
                 }
             }
@@ -342,11 +413,11 @@ impl WaitEntry {
             return Outcome::unknown(self.at.clone());
         }
         let why = format!("`{}` was continued as `{}`, which does not exist", self.asked, self.at);
-        Outcome::bare(Standing::Stalled, self.at.clone(), Some(why))
+        Outcome::bare(ThreadState::Stalled, self.at.clone(), Some(why))
     }
 
     /// The outcome of a thread that has not ended.
-    fn unfinished(&self, store: &dyn Store, trust: &Trust, status: Standing) -> Result<Outcome> {
+    fn unfinished(&self, store: &dyn Store, trust: &Trust, status: ThreadState) -> Result<Outcome> {
         match chain::known(store, &self.at)? {
             Some((Summary { manifest, .. }, false)) => {
                 let run = manifest.run_id.clone();
@@ -359,18 +430,19 @@ impl WaitEntry {
 }
 
 /// The registry's view of a thread; none if it was deleted meanwhile.
-fn see(
-    store: &dyn Store,
-    trust: &Trust,
-    processes: &dyn Processes,
-    mut summary: Summary,
-) -> Result<Option<ThreadView>> {
+fn see(registry: &Registry<'_>, mut summary: Summary) -> Result<Option<ThreadView>> {
+    let store = registry.store;
     loop {
         let thread = summary.manifest.thread_id.clone();
-        let is_held = match summary.manifest.status {
-            Status::Running => !summary.is_stalled(),
-            Status::Created => may_be_started(store, trust, processes, &summary)?,
-            _ => false,
+        let (is_held, end) = match (summary.manifest.status, &summary.holder) {
+            (Status::Created, _) => may_be_started(registry, &summary)?,
+            (Status::Running, holder)
+                if summary.manifest.is_run_outside() || (holder.is_some() && holder.as_ref() == registry.own) =>
+            {
+                (true, EndsBy::Record)
+            }
+            (Status::Running, holder) => (holder.is_some(), EndsBy::Lease),
+            _ => (false, EndsBy::Record),
         };
         let runs = match store.runs(&thread) {
             Ok(runs) => runs,
@@ -383,29 +455,31 @@ fn see(
             (now.manifest.status, &now.manifest.run_id) == (summary.manifest.status, &summary.manifest.run_id);
         if is_held || is_same {
             let is_handed_off = now.manifest.status == Status::Continued && chain::is_handed_off(store, &thread)?;
-            return Ok(Some(ThreadView { manifest: now.manifest, runs, is_held, is_handed_off }));
+            return Ok(Some(ThreadView { manifest: now.manifest, runs, is_held, end, is_handed_off }));
         }
         summary = now;
     }
 }
 
 /// Whether a live process has a thread that has not run, or is to run it: the process that was started for it, the holder of the thread
-/// it continues, or the holder of its parent, which waits for it.
-fn may_be_started(store: &dyn Store, trust: &Trust, processes: &dyn Processes, thread: &Summary) -> Result<bool> {
+/// it continues, or the holder of its parent, which waits for it. And what can end the wait for it.
+fn may_be_started(registry: &Registry<'_>, thread: &Summary) -> Result<(bool, EndsBy)> {
+    let Registry { store, trust, processes, .. } = *registry;
     let manifest = &thread.manifest;
     if thread.holder.is_some() {
-        return Ok(true);
+        return Ok((true, EndsBy::Lease));
     }
-    let is_held = |other: &ThreadId| -> Result<bool> {
+    let is_held = |other: &ThreadId| -> Result<(bool, EndsBy)> {
         let end = chain::end(store, other)?;
-        Ok(end.thread != manifest.thread_id && end.summary.is_some_and(|end| end.holder.is_some()))
+        let is_held = end.thread != manifest.thread_id && end.summary.is_some_and(|end| end.holder.is_some());
+        Ok((is_held, EndsBy::Lease))
     };
     if let Some(before) = &manifest.continuation_of {
         return is_held(before);
     }
     // If it can't be known which process was started for it, the holder of its parent may be the one.
     match started_for(store, trust, manifest).ok().flatten() {
-        Some(process) => Ok(processes.may_live(&process)),
-        None => manifest.parent_id.as_ref().map_or(Ok(false), is_held),
+        Some(process) => Ok((processes.may_live(&process), EndsBy::Start)),
+        None => manifest.parent_id.as_ref().map_or(Ok((false, EndsBy::Lease)), is_held),
     }
 }

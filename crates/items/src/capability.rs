@@ -33,6 +33,12 @@ const BYTES_MAX: usize = 300;
 /// More tokens than this are a mistake, and an intersection takes quadratic time.
 const TOKENS_MAX: usize = 256;
 
+/// The short form of a token, for people: without the root and the verb that are added when it is parsed.
+pub fn short(token: &str) -> &str {
+    let short = token.strip_prefix("selvedge.execute.");
+    short.filter(|short| ITEM_TYPES.iter().any(|first| short.split('.').next() == Some(*first))).unwrap_or(token)
+}
+
 /// A text that is not a capability.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is not a capability: {why}", .text.escape_debug())]

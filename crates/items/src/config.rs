@@ -18,6 +18,7 @@
 
 mod approvals;
 mod coordination;
+mod embeddings;
 mod error;
 mod errors;
 mod explain;
@@ -48,16 +49,17 @@ use serde_json::{Map, Value};
 
 use crate::error::Flaw;
 use crate::library::Layer;
-use load::{Loader, Written};
+use load::{Loader, ParsedFile};
 use merge::merge;
 use node::Node;
-use section::{Misfit, SECTIONS, Section};
+use section::{InvalidCombination, SECTIONS, Section};
 
 pub use approvals::{Action, ApprovalPolicy, Approvals, Decision, ResumeMode, Rule, Wait};
 pub use coordination::{Concurrency, Continuation, Coordination, TranscriptIntegrity, WaitThreads};
+pub use embeddings::{Embeddings, HASHING};
 pub use error::ConfigError;
 pub use errors::{Class, ErrorClass, Errors};
-pub use explain::{Explained, Said, Setting};
+pub use explain::{Explained, LayerValue, Setting};
 pub use load::Folders;
 pub use models::{KnownModel, Models, TIERS};
 pub use node::Origin;
@@ -84,6 +86,8 @@ pub struct Config {
     pub errors: Errors,
     /// The known models, their prices and their hosts.
     pub models: Models,
+    /// Which embedder makes vectors.
+    pub embeddings: Embeddings,
     /// Patterns of secrets.
     pub redaction: Redaction,
     /// Lifetimes of values in a state.
@@ -108,7 +112,7 @@ impl Default for Config {
 struct Loaded {
     section: &'static Section,
     /// The content of each file, the lowest layer first; what a project may not set is removed.
-    stack: Vec<Written>,
+    stack: Vec<ParsedFile>,
     merged: Node,
 }
 
@@ -139,8 +143,8 @@ impl Config {
     }
 
     fn typed(loaded: Vec<Loaded>, notices: Vec<String>) -> Result<Self, ConfigError> {
-        fn of<T: DeserializeOwned>(value: Value) -> Result<T, Misfit> {
-            serde_json::from_value(value).map_err(Misfit::of)
+        fn of<T: DeserializeOwned>(value: Value) -> Result<T, InvalidCombination> {
+            serde_json::from_value(value).map_err(InvalidCombination::of)
         }
         Ok(Self {
             run: read(&loaded, "run", of)?,
@@ -149,11 +153,12 @@ impl Config {
             approvals: approvals(&loaded)?,
             errors: read(&loaded, "errors", errors::read)?,
             models: read(&loaded, "models", models::read)?,
+            embeddings: read(&loaded, "embeddings", of)?,
             redaction: read(&loaded, "redaction", of)?,
             scopes: read(&loaded, "scopes", scopes::read)?,
             coordination: read(&loaded, "coordination", of)?,
             state_persistence: read(&loaded, "state_persistence", |value| {
-                StatePersistence::from_value(value).map_err(Misfit::flaw)
+                StatePersistence::from_value(value).map_err(InvalidCombination::flaw)
             })?,
             loaded,
             notices,
@@ -175,16 +180,16 @@ impl Config {
 }
 
 impl Loaded {
-    fn new(section: &'static Section, stack: Vec<Written>, notices: &mut Vec<String>) -> Self {
+    fn new(section: &'static Section, stack: Vec<ParsedFile>, notices: &mut Vec<String>) -> Self {
         let user = merged(&stack, |layer| layer != Layer::Project);
         let mut counted = Vec::with_capacity(stack.len());
-        for Written { layer, root } in stack {
+        for ParsedFile { layer, root } in stack {
             let (root, ignored) = match layer {
                 Layer::Project => guard::restrict(section.keys, &user, root),
                 _ => (root, Vec::new()),
             };
             notices.extend(ignored);
-            counted.push(Written { layer, root });
+            counted.push(ParsedFile { layer, root });
         }
         let merged = merged(&counted, |_| true);
         Self { section, stack: counted, merged }
@@ -195,7 +200,7 @@ impl Loaded {
         merged(&self.stack, is_included).to_value()
     }
 
-    fn error(&self, Misfit { key, why }: Misfit) -> ConfigError {
+    fn error(&self, InvalidCombination { key, why }: InvalidCombination) -> ConfigError {
         let blamed = key.as_ref().and_then(|key| self.merged.look_up(key)).map_or(&self.merged, |(_, node)| node);
         let why = match &key {
             Some(key) => format!("`{}.{key}`: {why}", self.section.name),
@@ -206,7 +211,7 @@ impl Loaded {
 }
 
 /// The merged content of some layers.
-fn merged(stack: &[Written], is_included: impl Fn(Layer) -> bool) -> Node {
+fn merged(stack: &[ParsedFile], is_included: impl Fn(Layer) -> bool) -> Node {
     let mut merged = Node::nothing();
     for written in stack.iter().filter(|written| is_included(written.layer)) {
         merged = merge(merged, written.root.clone());
@@ -218,7 +223,11 @@ fn section<'a>(loaded: &'a [Loaded], name: &str) -> &'a Loaded {
     loaded.iter().find(|loaded| loaded.section.name == name).expect("every section is loaded")
 }
 
-fn read<T>(loaded: &[Loaded], name: &str, of: impl FnOnce(Value) -> Result<T, Misfit>) -> Result<T, ConfigError> {
+fn read<T>(
+    loaded: &[Loaded],
+    name: &str,
+    of: impl FnOnce(Value) -> Result<T, InvalidCombination>,
+) -> Result<T, ConfigError> {
     let loaded = section(loaded, name);
     of(loaded.merged.to_value()).map_err(|misfit| loaded.error(misfit))
 }

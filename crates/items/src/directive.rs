@@ -168,27 +168,17 @@ impl Directive {
     }
 
     /// Warnings that don't keep it from running.
-    pub fn doubts(&self) -> Vec<String> {
-        let mut doubts = Vec::new();
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
         if self.body.trim().is_empty() {
-            doubts.push("its body is empty: the agent gets no instructions".to_owned());
+            warnings.push("its body is empty: the agent gets no instructions".to_owned());
         }
         let declared = |name: &String| self.inputs.iter().any(|input| input.name == *name);
         let named = interpolate::input_names(&self.body);
         for name in named.iter().filter(|name| !declared(name)) {
-            doubts.push(format!("its body names the input `{name}`, which is not declared"));
+            warnings.push(format!("its body names the input `{name}`, which is not declared"));
         }
-        doubts
-    }
-
-    /// A warning that its hooks are not executed, if it has any.
-    pub fn hook_warning(&self) -> Option<String> {
-        let hook = |hook: &Hook| format!("`{}` at `{}`", hook.id, hook.event);
-        let hooks: Vec<String> = self.hooks.iter().map(hook).collect();
-        let plural = if hooks.len() == 1 { "hook is" } else { "hooks are" };
-        (!hooks.is_empty()).then(|| {
-            format!("WARNING: its {plural} NOT EXECUTED, because this version has no hooks: {}", hooks.join(", "))
-        })
+        warnings
     }
 }
 

@@ -154,7 +154,7 @@ impl Classify for ItemError {
             Self::TooLarge { .. } => "item_too_large",
             Self::Cycle { .. } => "item_cycle",
             Self::NotTrusted { .. } => "item_not_trusted",
-            Self::Io { .. } => "item_io_failed",
+            Self::Io { .. } => "item_io",
         }
     }
 

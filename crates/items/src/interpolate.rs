@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use selvedge_model::error::{Classify, Kind};
 use serde_json::{Map, Value};
 
-use expression::{Expression, Form, Found, Otherwise, Piece, Pieces};
+use expression::{Expression, Fallback, Form, LocatedExpression, Piece, Pieces};
 
 const INPUTS: &str = "inputs";
 
@@ -115,8 +115,8 @@ impl Classify for InterpolationError {
 
     fn code(&self) -> &'static str {
         match self {
-            Self::NoInput { .. } => "interpolation_no_input",
-            Self::NoVariable { .. } => "interpolation_no_variable",
+            Self::NoInput { .. } => "interpolation_input_missing",
+            Self::NoVariable { .. } => "interpolation_variable_missing",
             Self::NotAllowed { .. } => "interpolation_not_allowed",
         }
     }
@@ -144,9 +144,9 @@ pub fn render(template: &str, scope: &Scope<'_>) -> Result<Rendered, Interpolati
             Piece::Expression(expression) => {
                 let line = || 1 + template[..expression.at].matches('\n').count();
                 match expression.value(scope, line)? {
-                    Found::Value(value) => done.text.push_str(&as_text(&value)),
-                    Found::Nothing => done.empty.push(expression.source.to_owned()),
-                    Found::Unknown => {
+                    LocatedExpression::Value(value) => done.text.push_str(&as_text(&value)),
+                    LocatedExpression::Nothing => done.empty.push(expression.source.to_owned()),
+                    LocatedExpression::Unknown => {
                         done.text.push_str(expression.source);
                         done.unknown.push(expression.source.to_owned());
                     }
@@ -175,9 +175,9 @@ fn fill_text(text: &str, scope: &Scope<'_>) -> Result<Value, InterpolationError>
     let mut pieces = Pieces::of(text);
     if let (Some(Piece::Expression(whole)), None) = (pieces.next(), pieces.next()) {
         return Ok(match whole.value(scope, || 1)? {
-            Found::Value(value) => value.into_owned(),
-            Found::Nothing => Value::Null,
-            Found::Unknown => Value::String(text.to_owned()),
+            LocatedExpression::Value(value) => value.into_owned(),
+            LocatedExpression::Nothing => Value::Null,
+            LocatedExpression::Unknown => Value::String(text.to_owned()),
         });
     }
     render(text, scope).map(|rendered| Value::String(rendered.text))
@@ -231,7 +231,7 @@ pub fn argument_inputs(template: &str) -> Result<Vec<String>, String> {
         Piece::Text(_) => None,
     });
     let named = |expression: Expression<'_>| match expression.kind {
-        Form::Input { name, otherwise: Otherwise::Fail | Otherwise::Nothing } => Ok(name.to_owned()),
+        Form::Input { name, otherwise: Fallback::Fail | Fallback::Nothing } => Ok(name.to_owned()),
         _ => Err(expression.source.to_owned()),
     };
     expressions.map(named).collect()

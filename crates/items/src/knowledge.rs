@@ -3,7 +3,15 @@
 //! Markdown. Metadata in a first block, between lines of `---` or in a block of `yaml`, is for people and for search, and is never part
 //! of a prompt. Nothing in it is interpolated.
 //!
+//! [`Metadata`] reads that block, for lists, search and checks. Whether an entry may be used is decided by its signature alone, which covers
+//! all of the file.
+//!
 //! A directive's `context` names what it needs; [`Library::context`] loads it. The text of a task is the entry `tasks/<task id>`.
+
+mod entries;
+mod metadata;
+
+use std::borrow::Cow;
 
 use selvedge_log::document::Comment;
 use selvedge_model::id::DirectiveId;
@@ -13,6 +21,9 @@ use crate::directive::Directive;
 use crate::error::{Flaw, ItemError};
 use crate::library::{Kind, Library, Resolved, Source};
 use crate::read::BYTE_ORDER_MARK;
+
+pub use entries::{Condition, KnowledgeEntry};
+pub use metadata::Metadata;
 
 /// The folder of knowledge with the texts of tasks.
 pub const TASKS: &str = "tasks";
@@ -26,7 +37,7 @@ pub struct Knowledge {
 
 /// The knowledge of a directive's `context`, each entry marked with its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Brought {
+pub struct LoadedKnowledge {
     /// For the system prompt.
     pub system: Vec<String>,
     /// Before the first message.
@@ -38,16 +49,7 @@ pub struct Brought {
 impl Knowledge {
     /// Parses an entry; a signature line is skipped.
     pub fn parse(text: &str) -> Result<Self, Flaw> {
-        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
-        let content = Comment::Html.unsigned(text);
-        let first_line = if content.len() < text.len() { 2 } else { 1 };
-        let content = content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&content);
-        let body = match content.lines().next().map(str::trim_end) {
-            Some("---") => after_block(content, "---", first_line)?,
-            Some("```yaml") => after_block(content, "```", first_line)?,
-            _ => content,
-        };
-        match body.trim() {
+        match split(text)?.body.trim() {
             "" => Err(Flaw::new("it has no text").hint("write what the model should know below the metadata")),
             body => Ok(Self { body: body.to_owned() }),
         }
@@ -55,18 +57,45 @@ impl Knowledge {
 
     /// The entry as it appears in a prompt.
     pub fn marked(&self, id: &str) -> String {
-        format!("<knowledge id=\"{id}\">\n{}\n</knowledge>", self.body)
+        // A text can't end its element: what it says stays inside.
+        let body = self.body.replace("</knowledge", "<\\/knowledge");
+        format!("<knowledge id=\"{id}\">\n{body}\n</knowledge>")
     }
 }
 
-/// The text after a block that starts on the first line.
-fn after_block<'a>(content: &'a str, close: &str, first_line: u64) -> Result<&'a str, Flaw> {
+/// The parts of an entry.
+struct Parts<'a> {
+    /// The line of the file on which the content begins, after the signature.
+    first_line: u64,
+    /// The YAML of the first block.
+    metadata: Option<&'a str>,
+    /// The text after it.
+    body: Cow<'a, str>,
+}
+
+/// Splits an entry; a signature line is skipped.
+fn split(text: &str) -> Result<Parts<'_>, Flaw> {
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    let content = match Comment::Html.unsigned(text) {
+        Cow::Borrowed(content) => content,
+        // A line before the signature can't begin metadata.
+        Cow::Owned(body) => return Ok(Parts { first_line: 1, metadata: None, body: Cow::Owned(body) }),
+    };
+    let first_line = if content.len() < text.len() { 2 } else { 1 };
+    let content = content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(content);
+    let close = match content.lines().next().map(str::trim_end) {
+        Some("---") => "---",
+        Some("```yaml") => "```",
+        _ => return Ok(Parts { first_line, metadata: None, body: content.into() }),
+    };
+    let begin = content.find('\n').map_or(content.len(), |end| end + 1);
     let mut end = 0;
     for (index, line) in content.split_inclusive('\n').enumerate() {
-        end += line.len();
         if index > 0 && line.trim_end() == close {
-            return Ok(&content[end..]);
+            let body = content[end + line.len()..].into();
+            return Ok(Parts { first_line, metadata: Some(&content[begin..end]), body });
         }
+        end += line.len();
     }
     let flaw = Flaw::new("the metadata is not closed").on_line(first_line);
     Err(flaw.hint(format!("end it with a line that is `{close}`")))
@@ -82,12 +111,16 @@ impl Library {
     }
 
     /// The knowledge of a directive's `context`. A missing entry is an error with the file and the line that name it.
-    pub fn context(&self, directive: &Resolved<Directive>) -> Result<Brought, ItemError> {
+    pub fn context(&self, directive: &Resolved<Directive>) -> Result<LoadedKnowledge, ItemError> {
         let bring = |ids: &[String]| -> Result<Vec<String>, ItemError> {
             ids.iter().map(|id| self.bring(id, &directive.sources)).collect()
         };
         let context = &directive.item.context;
-        Ok(Brought { system: bring(&context.system)?, before: bring(&context.before)?, after: bring(&context.after)? })
+        Ok(LoadedKnowledge {
+            system: bring(&context.system)?,
+            before: bring(&context.before)?,
+            after: bring(&context.after)?,
+        })
     }
 
     fn bring(&self, id: &str, named_by: &[Source]) -> Result<String, ItemError> {

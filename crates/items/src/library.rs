@@ -29,7 +29,7 @@ use crate::agent::Agent;
 use crate::directive::{self, Directive};
 use crate::error::{Flaw, ItemError};
 use crate::nearest::nearest;
-use crate::read::{self, Listed, list_below, read_below};
+use crate::read::{self, ListedFile, list_below, read_below};
 use crate::signature::{Policy, Verdict, judge};
 use crate::{tool, yaml};
 
@@ -39,7 +39,10 @@ const OLDER_PREFIX: &str = "rye/";
 const PREFIX: &str = "selvedge/";
 
 /// The built-in directives.
-const BUILT_IN: [(&str, &str); 1] = [("selvedge/agent/continuation", include_str!("builtin/continuation.md"))];
+const BUILT_IN: [(&str, &str); 2] = [
+    ("selvedge/agent/continuation", include_str!("builtin/continuation.md")),
+    ("selvedge/agent/threads/thread_summary", include_str!("builtin/thread_summary.md")),
+];
 
 /// Where an item was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -163,7 +166,7 @@ impl Entry {
 }
 
 /// The text of an item, and its source.
-pub(crate) struct Found {
+pub(crate) struct FoundItem {
     pub(crate) text: String,
     pub(crate) source: Source,
 }
@@ -234,7 +237,7 @@ impl Library {
         let mut entries: Vec<Entry> = Vec::new();
         for (layer, root) in self.folders() {
             let ids = list_below(&root.join(folder), ending)?;
-            entries.extend(ids.into_iter().map(|Listed { id, link }| Entry { id, layer, hidden: false, link }));
+            entries.extend(ids.into_iter().map(|ListedFile { id, link }| Entry { id, layer, hidden: false, link }));
         }
         let built_in = BUILT_IN.iter().filter(|_| kind == Kind::Directive);
         let built_in = built_in.map(|(id, _)| (*id).to_owned());
@@ -252,7 +255,7 @@ impl Library {
     }
 
     /// The first match in the layers; a missing `rye/…` is looked up as `selvedge/…`.
-    pub(crate) fn find(&self, kind: Kind, id: &str) -> Result<Found, ItemError> {
+    pub(crate) fn find(&self, kind: Kind, id: &str) -> Result<FoundItem, ItemError> {
         let newer = id.strip_prefix(OLDER_PREFIX).map(|rest| format!("{PREFIX}{rest}"));
         for id in [Some(id.to_owned()), newer].into_iter().flatten() {
             if let Some(found) = self.look(kind, &id)? {
@@ -264,22 +267,30 @@ impl Library {
         Err(ItemError::NotFound { what: kind.as_str(), id: id.to_owned(), nearest: near })
     }
 
-    pub(crate) fn look(&self, kind: Kind, id: &str) -> Result<Option<Found>, ItemError> {
+    /// An item of one layer, whether or not another layer has it, too.
+    pub(crate) fn look_in(&self, kind: Kind, id: &str, layer: Layer) -> Result<Option<FoundItem>, ItemError> {
+        let Some((_, root)) = self.folders().find(|(known, _)| *known == layer) else { return Ok(None) };
         let (folder, ending, comment, bytes_max) = kind.place();
         let name = format!("{id}{ending}");
         let steps: Vec<&str> = [folder].into_iter().chain(name.split('/')).collect();
-        for (layer, root) in self.folders() {
-            let Some(bytes) = read_below(root, &steps, bytes_max)? else { continue };
-            let file = root.join(folder).join(&name).display().to_string();
-            let place = format!(".ai/{folder}/{name}");
-            let verdict = judge(kind.document(), &place, comment, &bytes, &self.trust);
-            let hash = sha256(&bytes);
-            let source = Source { what: kind.as_str(), id: id.to_owned(), layer, file, place, verdict, hash };
-            let text = read::text(bytes).map_err(|flaw| invalid(&source, flaw))?;
-            return Ok(Some(Found { text, source }));
+        let Some(bytes) = read_below(root, &steps, bytes_max)? else { return Ok(None) };
+        let file = root.join(folder).join(&name).display().to_string();
+        let place = format!(".ai/{folder}/{name}");
+        let verdict = judge(kind.document(), &place, comment, &bytes, &self.trust);
+        let hash = sha256(&bytes);
+        let source = Source { what: kind.as_str(), id: id.to_owned(), layer, file, place, verdict, hash };
+        let text = read::text(bytes).map_err(|flaw| invalid(&source, flaw))?;
+        Ok(Some(FoundItem { text, source }))
+    }
+
+    pub(crate) fn look(&self, kind: Kind, id: &str) -> Result<Option<FoundItem>, ItemError> {
+        for layer in [Layer::Project, Layer::User] {
+            if let Some(found) = self.look_in(kind, id, layer)? {
+                return Ok(Some(found));
+            }
         }
         let built_in = BUILT_IN.iter().find(|(known, _)| kind == Kind::Directive && *known == id);
-        Ok(built_in.map(|(id, text)| Found {
+        Ok(built_in.map(|(id, text)| FoundItem {
             text: (*text).to_owned(),
             source: Source {
                 what: kind.as_str(),
@@ -294,7 +305,24 @@ impl Library {
     }
 }
 
-fn parse_directive(found: &Found) -> Result<Directive, ItemError> {
+impl Library {
+    /// A file of the configuration that is judged like an item: its text and source.
+    pub(crate) fn config_file(&self, layer: Layer, path: &str) -> Result<Option<(String, Source)>, ItemError> {
+        let Some((_, root)) = self.folders().find(|(known, _)| *known == layer) else { return Ok(None) };
+        let steps: Vec<&str> = path.split('/').collect();
+        let Some(bytes) = read_below(root, &steps, yaml::BYTES_MAX)? else { return Ok(None) };
+        let kind = DocumentKind::new("config");
+        let place = format!(".ai/{path}");
+        let verdict = judge(kind, &place, Comment::Hash, &bytes, &self.trust);
+        let file = root.join(path).display().to_string();
+        let hash = sha256(&bytes);
+        let source = Source { what: kind.as_str(), id: path.to_owned(), layer, file, place, verdict, hash };
+        let text = read::text(bytes).map_err(|flaw| invalid(&source, flaw))?;
+        Ok(Some((text, source)))
+    }
+}
+
+fn parse_directive(found: &FoundItem) -> Result<Directive, ItemError> {
     let wrong = |flaw| invalid(&found.source, flaw);
     let directive = Directive::parse(&found.text).map_err(wrong)?;
     let id = DirectiveId::new(found.source.id.as_str())?;

@@ -76,7 +76,7 @@ pub(crate) fn text(bytes: Vec<u8>) -> Result<String, Flaw> {
 
 /// A file with the right extension, or a link in the place of one.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Listed {
+pub(crate) struct ListedFile {
     /// Its path below the folder, without the extension; that of a link to a folder ends in `/`.
     pub(crate) id: String,
     /// The link, if it is one. It is never followed: reading it is refused.
@@ -84,7 +84,7 @@ pub(crate) struct Listed {
 }
 
 /// The regular files below `folder` with this extension, and links that could be or contain some, sorted. Hidden files are skipped.
-pub(crate) fn list_below(folder: &Path, ending: &str) -> Result<Vec<Listed>, ItemError> {
+pub(crate) fn list_below(folder: &Path, ending: &str) -> Result<Vec<ListedFile>, ItemError> {
     let failed = |source| ItemError::Io { file: folder.display().to_string(), source };
     match folder.symlink_metadata() {
         Ok(found) if found.is_dir() => {}
@@ -113,9 +113,9 @@ pub(crate) fn list_below(folder: &Path, ending: &str) -> Result<Vec<Listed>, Ite
             if kind.is_dir() && depth < DEPTH_MAX {
                 open.push((entry.path(), format!("{prefix}{name}/"), depth + 1));
             } else if link.as_ref().is_some_and(|link| link.is_dir()) {
-                found.push(Listed { id: format!("{prefix}{name}/"), link });
+                found.push(ListedFile { id: format!("{prefix}{name}/"), link });
             } else if let Some(id) = stem.filter(|_| kind.is_file() || link.is_some()) {
-                found.push(Listed { id, link });
+                found.push(ListedFile { id, link });
             }
         }
     }

@@ -11,6 +11,7 @@
 //! argument, or part of one, and nothing else.
 
 use selvedge_model::event::EffectClass;
+use selvedge_model::path::{Path, Segment};
 use selvedge_model::tool::{CommandSpec, Risk, Stdin};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -47,6 +48,8 @@ struct Fields {
     reconcile: Option<Vec<String>>,
     capability: Option<Capability>,
     risk: Option<Risk>,
+    #[serde(default)]
+    state: Vec<Path>,
 }
 
 /// Parses a declaration; `id` is its path below the folder of tools, without its extension.
@@ -80,6 +83,7 @@ pub fn parse(id: &str, text: &str) -> Result<CommandSpec, Flaw> {
         reconcile: fields.reconcile,
         capability: capability.to_string(),
         risk: fields.risk.unwrap_or(Risk::Write),
+        state: fields.state,
     };
     if !capability.is_exact() {
         return Err(Flaw::new("the capability of a tool can't contain `*`"));
@@ -110,6 +114,9 @@ fn check(tool: &CommandSpec) -> Result<(), Flaw> {
     if let Some(name) = tool.environment.iter().find(|name| !is_variable(name)) {
         return Err(Flaw::new(format!("`{}` is not the name of a variable", name.escape_debug())));
     }
+    for path in &tool.state {
+        check_path(path)?;
+    }
     if let Some(folder) = tool.working_folder.as_deref().filter(|folder| !is_inside(folder)) {
         let why = format!("`{}` is outside of the project", folder.escape_debug());
         return Err(Flaw::new(why).hint("give a folder relative to the project, without `..`"));
@@ -139,6 +146,23 @@ fn check_command(tool: &CommandSpec, what: &str, command: &[String]) -> Result<(
             let flaw = Flaw::new(format!("`{what}` uses `{name}`, which `input_schema` does not have"));
             return Err(flaw.hint(format!("add `{name}` to its `properties`")));
         }
+    }
+    Ok(())
+}
+
+/// A part of the state that a tool may change: below a key of its own, not the whole state and nothing that the engine keeps there.
+fn check_path(path: &Path) -> Result<(), Flaw> {
+    let key = match path.segments().first() {
+        Some(Segment::Key(key)) => key,
+        _ => return Err(Flaw::new("`state` has a path without a key").hint("list paths such as `[notes]`")),
+    };
+    if key.starts_with("__") {
+        let why = format!("`state` can't have `{}`: the engine keeps its own values there", path);
+        return Err(Flaw::new(why).hint("use a key that does not begin with `__`"));
+    }
+    if path.segments().iter().any(|segment| matches!(segment, Segment::Index(_))) {
+        let why = format!("`{path}` in `state` has an index, and elements of an array move");
+        return Err(Flaw::new(why).hint("name the array"));
     }
     Ok(())
 }

@@ -149,8 +149,8 @@ impl Classify for RyeError {
             Self::Malformed { .. } => "document_malformed",
             Self::HashMismatch { .. } => "document_changed",
             Self::UntrustedKey { .. } => "document_untrusted_key",
-            Self::BadSignature => "document_bad_signature",
-            Self::NotStrict(_) => "document_not_strict",
+            Self::BadSignature => "document_invalid_signature",
+            Self::NotStrict(_) => "document_not_signable",
         }
     }
 

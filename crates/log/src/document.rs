@@ -41,9 +41,9 @@
 //! - Everything that is signed here is within the limits for verifying.
 //! - Content is returned only after key and signature were verified.
 
-mod exact;
-mod form;
+mod large_json;
 mod stamp;
+mod stamp_position;
 
 use std::borrow::Cow;
 
@@ -56,9 +56,9 @@ use crate::hash::{RunningHash, sha256};
 use crate::keys::{Fingerprint, Signer};
 use crate::strict::{self, Limits, StrictError};
 use crate::trust::Trust;
-pub use exact::{sign_exact, verify_exact};
-pub use form::{Comment, Form};
+pub use large_json::{sign_exact, verify_exact};
 use stamp::{MARK, Stamp};
+pub use stamp_position::{Comment, Form};
 
 /// The member of a JSON document that contains its stamp.
 pub const SIGNATURE_MEMBER: &str = "_signature";
@@ -188,8 +188,8 @@ impl Classify for DocumentError {
             Self::HashMismatch { .. } => "document_changed",
             Self::UntrustedKey { .. } => "document_untrusted_key",
             Self::RevokedKey { .. } => "document_revoked_key",
-            Self::BadSignature => "document_bad_signature",
-            Self::NotStrict(_) => "document_not_strict",
+            Self::BadSignature => "document_invalid_signature",
+            Self::NotStrict(_) => "document_not_signable",
         }
     }
 
@@ -415,17 +415,20 @@ mod tests {
     fn a_document_of_one_kind_is_refused_as_another() {
         assert_eq!(code(verify_json(PAGE, ID, signed().as_bytes(), &trust())), "document_wrong_kind");
         let renamed = signed().replace(":1:thread:", ":1:page:");
-        assert_eq!(code(verify_json(PAGE, ID, renamed.as_bytes(), &trust())), "document_bad_signature");
+        assert_eq!(code(verify_json(PAGE, ID, renamed.as_bytes(), &trust())), "document_invalid_signature");
     }
 
     #[test]
     fn a_document_is_refused_under_another_id_and_at_another_time() {
         let elsewhere = verify_json(THREAD, "scribe-0123456789ac", signed().as_bytes(), &trust());
-        assert_eq!(code(elsewhere), "document_bad_signature");
+        assert_eq!(code(elsewhere), "document_invalid_signature");
         let later = signed().replace("03:28:58Z", "03:28:59Z");
-        assert_eq!(code(verify(later.as_bytes())), "document_bad_signature");
+        assert_eq!(code(verify(later.as_bytes())), "document_invalid_signature");
         let text = sign_text(PAGE, "a", Comment::Html, "body", &signer(1), at());
-        assert_eq!(code(verify_text(PAGE, "b", Comment::Html, text.as_bytes(), &trust())), "document_bad_signature");
+        assert_eq!(
+            code(verify_text(PAGE, "b", Comment::Html, text.as_bytes(), &trust())),
+            "document_invalid_signature"
+        );
     }
 
     #[test]
@@ -448,7 +451,7 @@ mod tests {
         let theirs = signer(2).fingerprint().to_string();
         let borrowed = signed().replace(&mine, &theirs);
         let both = Trust::of(&[signer(1).public(), signer(2).public()]);
-        assert_eq!(code(verify_json(THREAD, ID, borrowed.as_bytes(), &both)), "document_bad_signature");
+        assert_eq!(code(verify_json(THREAD, ID, borrowed.as_bytes(), &both)), "document_invalid_signature");
     }
 
     #[test]
@@ -456,16 +459,16 @@ mod tests {
         let sign = |value| code(sign_json(THREAD, ID, value, &signer(1), at()));
         let deep = (0..96).fold(json!(1), |inner, _| json!({ "a": inner }));
         assert_eq!(sign(deep.clone()), "ok");
-        assert_eq!(sign(json!({ "a": deep })), "document_not_strict");
-        assert_eq!(sign(json!({ "a": [9_007_199_254_740_993_u64] })), "document_not_strict");
-        assert_eq!(sign(json!({ "$serde_json::private::RawValue": "1" })), "document_not_strict");
+        assert_eq!(sign(json!({ "a": deep })), "document_not_signable");
+        assert_eq!(sign(json!({ "a": [9_007_199_254_740_993_u64] })), "document_not_signable");
+        assert_eq!(sign(json!({ "$serde_json::private::RawValue": "1" })), "document_not_signable");
         assert_eq!(sign(json!([1])), "document_malformed");
         let twice = signed().replace("\"turns\": 3", "\"turns\": 3, \"turns\": 3");
-        assert_eq!(code(verify(twice.as_bytes())), "document_not_strict");
+        assert_eq!(code(verify(twice.as_bytes())), "document_not_signable");
         let two_stamps = signed().replacen('{', "{\"_signature\": \"x\",", 1);
-        assert_eq!(code(verify(two_stamps.as_bytes())), "document_not_strict");
+        assert_eq!(code(verify(two_stamps.as_bytes())), "document_not_signable");
         let large = signed().replace("\"turns\": 3", "\"turns\": 9007199254740993");
-        assert_eq!(code(verify(large.as_bytes())), "document_not_strict");
+        assert_eq!(code(verify(large.as_bytes())), "document_not_signable");
     }
 
     #[test]

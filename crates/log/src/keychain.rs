@@ -22,10 +22,10 @@
 //! - A step counts only while both its keys are trusted. A revoked key hands nothing over, and no log that it signed
 //!   is continued.
 //!
-//! [`mod@rotate`] makes a new key and puts it in place; a [`Voucher`] is the part of the chain that is passed to other users.
+//! [`mod@rotate`] makes a new key and puts it in place; a [`RotationStatement`] is the part of the chain that is passed to other users.
 
 pub mod rotate;
-mod voucher;
+mod rotation_statement;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -40,7 +40,7 @@ use crate::keys::secure_folder::{Folder, FolderError, OTHER_WRITE, Problem};
 use crate::keys::{Fingerprint, KeyError, Signer};
 use crate::trust::{Trust, TrustError};
 pub use rotate::{Rotated, rotate};
-pub use voucher::Voucher;
+pub use rotation_statement::RotationStatement;
 
 /// The document kind of a step.
 pub const KIND: DocumentKind = DocumentKind::new("key_rotation");
@@ -144,7 +144,7 @@ impl Classify for KeyChainError {
 
     fn code(&self) -> &'static str {
         match self {
-            Self::Refused { .. } => "key_chain_refused",
+            Self::Refused { .. } => "key_rotation_invalid",
             Self::Unsafe { .. } => "key_chain_unsafe",
             Self::Busy { .. } => "key_chain_busy",
             Self::Key(error) => error.code(),
@@ -190,7 +190,7 @@ impl From<FolderError> for KeyChainError {
 
 /// One key taking over from another, as both signed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct Rotation {
     /// The key that signed before.
     pub from: Fingerprint,
     /// The key that signs afterwards.
@@ -205,9 +205,9 @@ pub struct Step {
 #[derive(Clone, Debug, Default)]
 pub struct KeyChain {
     /// By the key that took over.
-    steps: BTreeMap<Fingerprint, Step>,
+    steps: BTreeMap<Fingerprint, Rotation>,
     /// The statements of the steps that count.
-    vouchers: Vec<Voucher>,
+    statements: Vec<RotationStatement>,
 }
 
 impl KeyChain {
@@ -219,8 +219,8 @@ impl KeyChain {
         };
         let mut chain = Self::default();
         for name in folder.names()?.iter().filter(|name| name.ends_with(".json")) {
-            let (step, voucher) = read(&folder, name, trust)?;
-            chain.vouchers.extend(Some(voucher).filter(|_| step.counts));
+            let (step, statement) = read(&folder, name, trust)?;
+            chain.statements.extend(Some(statement).filter(|_| step.counts));
             chain.steps.insert(step.to, step);
         }
         match chain.fork_or_cycle() {
@@ -229,13 +229,13 @@ impl KeyChain {
         }
     }
 
-    fn of_steps(steps: BTreeMap<Fingerprint, Step>) -> Self {
-        Self { steps, vouchers: Vec::new() }
+    fn of_steps(steps: BTreeMap<Fingerprint, Rotation>) -> Self {
+        Self { steps, statements: Vec::new() }
     }
 
     /// The statements of the steps that count, ordered by the new keys' fingerprints.
-    pub fn vouchers(&self) -> &[Voucher] {
-        &self.vouchers
+    pub fn rotation_statements(&self) -> &[RotationStatement] {
+        &self.statements
     }
 
     /// All keys that `current` took over from, directly or indirectly: it may append to their logs.
@@ -268,12 +268,12 @@ impl KeyChain {
     }
 
     /// The step by which this key took over, if there is one.
-    pub fn step_to(&self, fingerprint: &Fingerprint) -> Option<&Step> {
+    pub fn step_to(&self, fingerprint: &Fingerprint) -> Option<&Rotation> {
         self.steps.get(fingerprint)
     }
 
     /// The step by which another key took over from this one, if there is one.
-    pub fn step_from(&self, fingerprint: &Fingerprint) -> Option<&Step> {
+    pub fn step_from(&self, fingerprint: &Fingerprint) -> Option<&Rotation> {
         self.steps.values().find(|step| step.from == *fingerprint)
     }
 
@@ -353,19 +353,19 @@ fn name_of(to: &Fingerprint) -> String {
     format!("{to}.json")
 }
 
-fn read(folder: &Folder, name: &str, trust: &Trust) -> Result<(Step, Voucher), KeyChainError> {
+fn read(folder: &Folder, name: &str, trust: &Trust) -> Result<(Rotation, RotationStatement), KeyChainError> {
     let refused = |why: String| KeyChainError::Refused { path: folder.path_of(name), why };
     let bytes = folder.read(name, OTHER_WRITE, MAX_FILE_BYTES)?;
-    let voucher = Voucher::parse(&bytes).map_err(refused)?;
-    if name != name_of(&voucher.to) {
+    let statement = RotationStatement::parse(&bytes).map_err(refused)?;
+    if name != name_of(&statement.to) {
         return Err(refused("its name is not that of the key that took over".to_owned()));
     }
     // The statement of a revoked key can still be verified; that of an unknown key can't.
-    if let Some(old) = trust.known(&voucher.from) {
-        voucher.check(&old.public).map_err(refused)?;
+    if let Some(old) = trust.known(&statement.from) {
+        statement.check(&old.public).map_err(refused)?;
     }
-    let counts = trust.key(&voucher.from).is_some() && trust.key(&voucher.to).is_some();
-    Ok((Step { from: voucher.from, to: voucher.to, rotated_at: voucher.rotated_at, counts }, voucher))
+    let counts = trust.key(&statement.from).is_some() && trust.key(&statement.to).is_some();
+    Ok((Rotation { from: statement.from, to: statement.to, rotated_at: statement.rotated_at, counts }, statement))
 }
 
 #[cfg(test)]
@@ -470,7 +470,7 @@ mod tests {
         for text in [stolen, forced] {
             let name = name_of(&new.fingerprint());
             folder.replace(&name, text.as_bytes(), 0o600).unwrap();
-            assert_eq!(KeyChain::load(root.path(), &trust).unwrap_err().code(), "key_chain_refused");
+            assert_eq!(KeyChain::load(root.path(), &trust).unwrap_err().code(), "key_rotation_invalid");
         }
     }
 

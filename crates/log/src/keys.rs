@@ -23,9 +23,9 @@ use base64ct::{Base64UrlUnpadded, Encoding};
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::pkcs8::{DecodePrivateKey, DecodePublicKey, EncodePrivateKey, EncodePublicKey, KeypairBytes};
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use selvedge_model::clock_and_ids::Ids;
 use selvedge_model::digest::Digest;
 use selvedge_model::error::{Classify, Kind};
-use selvedge_model::outside::Ids;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::hash::{SealKey, Seals, sha256};
@@ -55,7 +55,7 @@ impl Classify for BadSignature {
     }
 
     fn code(&self) -> &'static str {
-        "bad_signature"
+        "invalid_signature"
     }
 }
 

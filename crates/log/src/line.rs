@@ -10,7 +10,7 @@
 //! unknown fields, unknown event types.
 
 use selvedge_model::error::{Classify, Kind};
-use selvedge_model::event::Place;
+use selvedge_model::event::LineOrder;
 use selvedge_model::{Event, ThreadId, Timestamp};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -42,7 +42,7 @@ pub struct Outline {
     /// Its type.
     pub event_type: String,
     /// The position of events of this type in a changeset.
-    pub place: Place,
+    pub place: LineOrder,
     /// Its payload.
     pub payload: Map<String, Value>,
     /// Why the payload is not understood.
@@ -95,8 +95,8 @@ impl Classify for LineError {
 
     fn code(&self) -> &'static str {
         match self {
-            Self::NotStrict(_) | Self::NotALine(_) => "bad_line",
-            Self::TooFar => "last_version",
+            Self::NotStrict(_) | Self::NotALine(_) => "invalid_line",
+            Self::TooFar => "versions_exhausted",
             Self::TooLong { .. } => "line_too_long",
             Self::TooDeep { .. } => "line_too_deep",
         }
@@ -172,18 +172,18 @@ pub fn decode_as_far(bytes: &[u8]) -> Result<Decoded, LineError> {
 }
 
 /// The position of events of a type in a changeset; `None` if there is no such type.
-pub fn place_of(event_type: &str) -> Option<Place> {
+pub fn place_of(event_type: &str) -> Option<LineOrder> {
     Some(match event_type {
-        "recovery" | "key_rotated" => Place::Lead,
-        "thread_created" => Place::Birth,
-        "run_started" => Place::RunStart,
-        "snapshot" => Place::Base,
-        "message" => Place::Messages,
-        "patch" => Place::Patches,
-        "state_action" => Place::Actions,
-        "run_finished" => Place::RunEnd,
-        "checkpoint" => Place::End,
-        other if OTHERS.contains(&other) => Place::Others,
+        "recovery" | "key_rotated" => LineOrder::Lead,
+        "thread_created" => LineOrder::Birth,
+        "run_started" => LineOrder::RunStart,
+        "snapshot" => LineOrder::Base,
+        "message" => LineOrder::Messages,
+        "patch" => LineOrder::Patches,
+        "state_action" => LineOrder::Actions,
+        "run_finished" => LineOrder::RunEnd,
+        "checkpoint" => LineOrder::End,
+        other if OTHERS.contains(&other) => LineOrder::Others,
         _ => return None,
     })
 }

@@ -10,7 +10,7 @@ mod facts;
 use std::num::NonZeroU32;
 
 use selvedge_model::error::Classify;
-use selvedge_model::event::{Checkpoint, Place};
+use selvedge_model::event::{Checkpoint, LineOrder};
 use selvedge_model::{Digest, Event, LogId, ThreadId};
 
 use crate::checkpoint;
@@ -161,9 +161,9 @@ impl Classify for Damage {
     fn code(&self) -> &'static str {
         match self.flaw {
             Flaw::Untrusted(_) => "untrusted_key",
-            Flaw::Revoked(_) => "revoked_key",
+            Flaw::Revoked(_) => "log_revoked_key",
             Flaw::Format { .. } => "newer_format",
-            _ => "damaged",
+            _ => "log_damaged",
         }
     }
 }
@@ -202,7 +202,7 @@ pub struct Scanner<'a> {
     open: Vec<Line>,
     /// The number of lines of the open changeset.
     count: u64,
-    last_place: Place,
+    last_place: LineOrder,
     rotations: Vec<(Digest, Digest)>,
     losses: Vec<(Option<u64>, Option<u64>)>,
     /// The first line whose payload was not understood.
@@ -228,7 +228,7 @@ impl<'a> Scanner<'a> {
             former_signers: Vec::new(),
             open: Vec::new(),
             count: 0,
-            last_place: Place::Lead,
+            last_place: LineOrder::Lead,
             rotations: Vec::new(),
             losses: Vec::new(),
             unread: None,
@@ -302,7 +302,7 @@ impl<'a> Scanner<'a> {
         }
         self.head = Some(head.clone());
         self.count = 0;
-        self.last_place = Place::Lead;
+        self.last_place = LineOrder::Lead;
         self.rotations.clear();
         self.losses.clear();
         if self.unread.is_some() {

@@ -122,7 +122,7 @@ impl Classify for StrictError {
             Self::DuplicateKey { .. } => "json_duplicate_key",
             Self::TooDeep { .. } => "json_too_deep",
             Self::ReservedKey { .. } => "json_reserved_key",
-            Self::Form { .. } => "json_form",
+            Self::Form { .. } => "json_invalid_fields",
             Self::Inexact { .. } => "json_inexact_number",
         }
     }
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn an_unexpected_form_is_distinguished_from_bad_json() {
         assert_eq!(parse_as::<Vec<u8>>(b"[1,2]"), Ok(vec![1, 2]));
-        assert_eq!(parse_as::<Vec<u8>>(b"[1,256]").unwrap_err().code(), "json_form");
+        assert_eq!(parse_as::<Vec<u8>>(b"[1,256]").unwrap_err().code(), "json_invalid_fields");
     }
 
     #[test]

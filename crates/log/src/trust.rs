@@ -27,7 +27,7 @@ use selvedge_model::error::{Classify, Kind};
 use selvedge_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::keychain::Voucher;
+use crate::keychain::RotationStatement;
 use crate::keys::secure_folder::{Folder, FolderError, OTHER_WRITE, Problem};
 use crate::keys::{Fingerprint, PublicKey};
 use crate::strict;
@@ -119,11 +119,11 @@ impl Classify for TrustError {
 
     fn code(&self) -> &'static str {
         match self {
-            Self::Refused { .. } => "trust_refused",
+            Self::Refused { .. } => "trust_file_invalid",
             Self::Unsafe { .. } => "trust_unsafe",
             Self::Revoked { .. } => "trust_revoked",
-            Self::Unknown { .. } => "trust_unknown",
-            Self::Owner => "trust_owner",
+            Self::Unknown { .. } => "trusted_key_not_found",
+            Self::Owner => "trust_owner_invalid",
             Self::Io { .. } => "trust_io",
         }
     }
@@ -162,7 +162,7 @@ impl From<FolderError> for TrustError {
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     keys: BTreeMap<Fingerprint, TrustedKey>,
-    vouchers: Vec<Voucher>,
+    statements: Vec<RotationStatement>,
 }
 
 impl Trust {
@@ -177,7 +177,7 @@ impl Trust {
             let key = read(&folder, name)?;
             keys.insert(key.public.fingerprint(), key);
         }
-        Ok(Self { keys, vouchers: Vec::new() })
+        Ok(Self { keys, statements: Vec::new() })
     }
 
     /// Trusts exactly these keys, without a folder.
@@ -190,7 +190,7 @@ impl Trust {
             revoked_at: None,
         };
         let keys = keys.iter().map(|public| (public.fingerprint(), trusted(public))).collect();
-        Self { keys, vouchers: Vec::new() }
+        Self { keys, statements: Vec::new() }
     }
 
     /// The same trust, with the keys that `other` revoked marked as revoked: no trust passes through them. A key that is listed here stays
@@ -205,23 +205,23 @@ impl Trust {
 
     /// The same trust, with rotation statements to pass on beside what its keys signed.
     #[must_use]
-    pub fn with_vouchers(mut self, vouchers: &[Voucher]) -> Self {
-        self.vouchers = vouchers.to_vec();
+    pub fn with_rotation_statements(mut self, statements: &[RotationStatement]) -> Self {
+        self.statements = statements.to_vec();
         self
     }
 
     /// The rotation statements that connect these keys to other keys, ordered by the new keys' fingerprints.
-    pub fn vouchers_around(&self, keys: &[Fingerprint]) -> Vec<&Voucher> {
+    pub fn statements_around(&self, keys: &[Fingerprint]) -> Vec<&RotationStatement> {
         let mut around: BTreeSet<Fingerprint> = keys.iter().copied().collect();
         loop {
             let known = around.len();
-            for one in &self.vouchers {
+            for one in &self.statements {
                 if around.contains(&one.from) || around.contains(&one.to) {
                     around.extend([one.from, one.to]);
                 }
             }
             if around.len() == known {
-                return self.vouchers.iter().filter(|one| around.contains(&one.to)).collect();
+                return self.statements.iter().filter(|one| around.contains(&one.to)).collect();
             }
         }
     }
@@ -262,7 +262,7 @@ impl Trust {
         let folder = Folder::open_or_create(path, OTHER_WRITE)?;
         let fingerprint = public.fingerprint();
         let name = format!("{fingerprint}.json");
-        let entry = Entry {
+        let entry = TrustFile {
             fingerprint,
             public_key: public.to_text(),
             owner: owner.to_owned(),
@@ -312,7 +312,7 @@ impl Trust {
         }
         let TrustedKey { public, owner, added_at, .. } = key;
         let public_key = public.to_text();
-        let entry = Entry { fingerprint: *fingerprint, public_key, owner, added_at, status, revoked_at };
+        let entry = TrustFile { fingerprint: *fingerprint, public_key, owner, added_at, status, revoked_at };
         Ok(folder.replace(&name, entry.text().as_bytes(), 0o600)?)
     }
 }
@@ -320,7 +320,7 @@ impl Trust {
 /// The file of one key.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct TrustFile {
     fingerprint: Fingerprint,
     public_key: String,
     owner: String,
@@ -330,7 +330,7 @@ struct Entry {
     revoked_at: Option<Timestamp>,
 }
 
-impl Entry {
+impl TrustFile {
     fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("an entry has text for keys") + "\n"
     }
@@ -339,7 +339,7 @@ impl Entry {
 fn read(folder: &Folder, name: &str) -> Result<TrustedKey, TrustError> {
     let refused = |why: String| TrustError::Refused { path: folder.path_of(name), why };
     let bytes = folder.read(name, OTHER_WRITE, MAX_FILE_BYTES)?;
-    let entry: Entry = strict::parse_as(&bytes).map_err(|e| refused(e.to_string()))?;
+    let entry: TrustFile = strict::parse_as(&bytes).map_err(|e| refused(e.to_string()))?;
     let public = PublicKey::from_text(&entry.public_key).map_err(|e| refused(format!("its public key: {e}")))?;
     if entry.fingerprint != public.fingerprint() {
         return Err(refused("its fingerprint is not that of its public key".to_owned()));
@@ -350,7 +350,7 @@ fn read(folder: &Folder, name: &str) -> Result<TrustedKey, TrustError> {
     if !is_owner(&entry.owner) {
         return Err(refused(TrustError::Owner.to_string()));
     }
-    let Entry { owner, added_at, status, revoked_at, .. } = entry;
+    let TrustFile { owner, added_at, status, revoked_at, .. } = entry;
     Ok(TrustedKey { public, owner, added_at, status, revoked_at })
 }
 
@@ -431,8 +431,8 @@ mod tests {
         Trust::revoke(&path, &fingerprint, "2027-01-01T00:00:00Z".parse().unwrap()).unwrap();
         assert_eq!(fs::read(&file).unwrap(), revoked, "the first revocation counts");
         let unknown = Trust::revoke(&path, &signer(2).fingerprint(), at()).unwrap_err();
-        assert_eq!(unknown.code(), "trust_unknown");
-        assert_eq!(Trust::revoke(&path.join("none"), &fingerprint, at()).unwrap_err().code(), "trust_unknown");
+        assert_eq!(unknown.code(), "trusted_key_not_found");
+        assert_eq!(Trust::revoke(&path.join("none"), &fingerprint, at()).unwrap_err().code(), "trusted_key_not_found");
     }
 
     #[test]
@@ -445,7 +445,7 @@ mod tests {
         assert!(Trust::load(&path).unwrap().key(&fingerprint).is_some());
         Trust::trust_again(&path, &fingerprint).unwrap();
         assert_eq!(fs::read(&file).unwrap(), before);
-        assert_eq!(Trust::trust_again(&path, &signer(2).fingerprint()).unwrap_err().code(), "trust_unknown");
+        assert_eq!(Trust::trust_again(&path, &signer(2).fingerprint()).unwrap_err().code(), "trusted_key_not_found");
     }
 
     #[test]
@@ -468,12 +468,12 @@ mod tests {
             assert_ne!(wrong, text);
             fs::write(&file, &wrong).unwrap();
             let error = Trust::load(&path).unwrap_err();
-            assert_eq!(error.code(), "trust_refused", "{wrong}");
+            assert_eq!(error.code(), "trust_file_invalid", "{wrong}");
             assert!(error.to_string().contains(&mine.fingerprint().to_string()), "{error}");
         }
         fs::write(&file, &text).unwrap();
         fs::copy(&file, path.join(format!("{}.json", other.fingerprint()))).unwrap();
-        assert_eq!(loading(&path), "trust_refused");
+        assert_eq!(loading(&path), "trust_file_invalid");
     }
 
     #[test]
@@ -495,7 +495,7 @@ mod tests {
         assert_eq!(loading(&path), "trust_unsafe");
         fs::remove_file(&file).unwrap();
         fs::write(&file, " ".repeat(64 * 1024 + 1)).unwrap();
-        assert_eq!(loading(&path), "trust_refused");
+        assert_eq!(loading(&path), "trust_file_invalid");
     }
 
     #[test]
@@ -505,7 +505,7 @@ mod tests {
         fs::write(path.join(".half.json.tmp"), "{").unwrap();
         assert_eq!(loading(&path), "ok");
         for owner in ["", "a\nb", &"x".repeat(201)] {
-            assert_eq!(Trust::add(&path, &signer(2).public(), owner, at()).unwrap_err().code(), "trust_owner");
+            assert_eq!(Trust::add(&path, &signer(2).public(), owner, at()).unwrap_err().code(), "trust_owner_invalid");
         }
     }
 

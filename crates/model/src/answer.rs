@@ -270,7 +270,7 @@ pub enum ModelError {
         why: String,
     },
     /// A failure that no retry resolves.
-    #[error("the model refused the request: {why}")]
+    #[error("the request was rejected: {why}")]
     Permanent {
         /// The provider's message.
         why: String,
@@ -303,15 +303,15 @@ impl ModelError {
                 let class = match status_class(*status) {
                     StatusClass::RateLimited => FailureClass::ModelRateLimited,
                     StatusClass::Failed => FailureClass::ModelFailed,
-                    StatusClass::Refused => FailureClass::ModelRefused,
+                    StatusClass::Refused => FailureClass::ModelRejected,
                 };
                 (class, format!("HTTP {status}: {why}"))
             }
             Self::RateLimited { why, .. } => (FailureClass::ModelRateLimited, why.clone()),
-            Self::Cut { why, .. } => (FailureClass::ModelCut, why.clone()),
+            Self::Cut { why, .. } => (FailureClass::ModelAnswerCut, why.clone()),
             Self::SessionRefused { why } => (FailureClass::ModelSessionRefused, why.clone()),
             Self::ContextTooLong { why } => (FailureClass::ModelContextTooLong, why.clone()),
-            Self::Permanent { why } => (FailureClass::ModelRefused, why.clone()),
+            Self::Permanent { why } => (FailureClass::ModelRejected, why.clone()),
             Self::Stopped { .. } => return None,
         };
         Some(Failure { class, why })
@@ -323,11 +323,16 @@ impl ModelError {
         Some(match failure.class {
             FailureClass::ModelFailed => Self::Transient { why },
             FailureClass::ModelRateLimited => Self::RateLimited { why, retry_after: None },
-            FailureClass::ModelCut => Self::Cut { why, partial: Vec::new(), usage: None },
+            FailureClass::ModelAnswerCut => Self::Cut { why, partial: Vec::new(), usage: None },
             FailureClass::ModelSessionRefused => Self::SessionRefused { why },
             FailureClass::ModelContextTooLong => Self::ContextTooLong { why },
-            FailureClass::ModelRefused => Self::Permanent { why },
-            FailureClass::ModelDeclined | FailureClass::ModelLength | FailureClass::Engine => return None,
+            FailureClass::ModelRejected => Self::Permanent { why },
+            FailureClass::ModelDeclined
+            | FailureClass::OutputLimitReached
+            | FailureClass::Hook
+            | FailureClass::Engine => {
+                return None;
+            }
         })
     }
 
@@ -363,14 +368,14 @@ fn phrase(status: u16) -> &'static str {
     match status_class(status) {
         StatusClass::RateLimited => "rate limited by the provider",
         StatusClass::Failed => "the model could not be reached or failed",
-        StatusClass::Refused => "the model refused the request",
+        StatusClass::Refused => "the request was rejected",
     }
 }
 
 impl Classify for ModelError {
     fn kind(&self) -> Kind {
         match self.code() {
-            "model_refused" | "model_context_too_long" => Kind::Invalid,
+            "model_rejected" | "model_context_too_long" => Kind::Invalid,
             "model_rate_limited" => Kind::Exhausted,
             _ => Kind::Broken,
         }
@@ -381,20 +386,20 @@ impl Classify for ModelError {
             Self::Status { status, .. } => match status_class(*status) {
                 StatusClass::RateLimited => "model_rate_limited",
                 StatusClass::Failed => "model_failed",
-                StatusClass::Refused => "model_refused",
+                StatusClass::Refused => "model_rejected",
             },
             Self::Transient { .. } | Self::Unreached { .. } => "model_failed",
             Self::RateLimited { .. } => "model_rate_limited",
-            Self::Cut { .. } => "model_cut",
+            Self::Cut { .. } => "model_answer_cut",
             Self::SessionRefused { .. } => "model_session_refused",
             Self::ContextTooLong { .. } => "model_context_too_long",
-            Self::Permanent { .. } => "model_refused",
+            Self::Permanent { .. } => "model_rejected",
             Self::Stopped { .. } => "model_stopped",
         }
     }
 
     fn retryable(&self) -> bool {
-        matches!(self.code(), "model_failed" | "model_rate_limited" | "model_cut")
+        matches!(self.code(), "model_failed" | "model_rate_limited" | "model_answer_cut")
     }
 }
 

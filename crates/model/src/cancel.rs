@@ -243,7 +243,9 @@ mod tests {
         let waiting = waiting.map(|cancel| std::thread::spawn(move || awaited(cancel.stopped())));
         let urgent = std::thread::spawn(move || awaited(child.stopped_beyond(Some(Stop::Cancelled))));
         cancel.say(Stop::Cancelled);
-        waiting.into_iter().for_each(|waiting| assert_eq!(waiting.join().unwrap(), Stop::Cancelled));
+        for waiting in waiting {
+            assert_eq!(waiting.join().unwrap(), Stop::Cancelled);
+        }
         assert!(!urgent.is_finished());
         cancel.say(Stop::Killed);
         assert_eq!(urgent.join().unwrap(), Stop::Killed);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Classify, Kind};
-use crate::event::{Event, Fields, Handoff, NewThread, Place, Snapshot};
+use crate::event::{Event, Fields, Handoff, LineOrder, NewThread, Snapshot};
 use crate::id::{CallId, RunId};
 use crate::message::{Block, Message};
 use crate::patch::Patch;
@@ -160,16 +160,16 @@ impl Changeset {
         }
         self.check_opened()?;
         let misplaced = self.events.iter().find_map(|event| match event.place() {
-            Place::Others if event.is_record_of_a_posting() => Some("posting, which the ledger records"),
-            Place::Others => None,
-            Place::Lead => Some("recovery or key_rotated"),
-            Place::Birth => Some("thread_created"),
-            Place::RunStart | Place::RunEnd => Some("run_started or run_finished"),
-            Place::Base => Some("snapshot"),
-            Place::Messages => Some("message"),
-            Place::Patches => Some("patch"),
-            Place::Actions => Some("state_action"),
-            Place::End => Some("checkpoint"),
+            LineOrder::Others if event.is_record_of_a_posting() => Some("posting, which the ledger records"),
+            LineOrder::Others => None,
+            LineOrder::Lead => Some("recovery or key_rotated"),
+            LineOrder::Birth => Some("thread_created"),
+            LineOrder::RunStart | LineOrder::RunEnd => Some("run_started or run_finished"),
+            LineOrder::Base => Some("snapshot"),
+            LineOrder::Messages => Some("message"),
+            LineOrder::Patches => Some("patch"),
+            LineOrder::Actions => Some("state_action"),
+            LineOrder::End => Some("checkpoint"),
         });
         misplaced.map_or(Ok(()), |name| Err(InvalidChangeset::MisplacedEvent(name)))
     }
@@ -224,7 +224,7 @@ impl Changeset {
     /// Rebuilds the changeset from the events between two checkpoints, including the closing checkpoint.
     pub fn from_events(events: impl IntoIterator<Item = Event>) -> Result<Self, InvalidChangeset> {
         let mut changeset = Self::empty(Reason::Lifecycle);
-        let mut place = Place::Lead;
+        let mut place = LineOrder::Lead;
         for event in events {
             if event.place() < place {
                 return Err(InvalidChangeset::OutOfOrder("an event comes after one that must follow it"));
@@ -250,7 +250,7 @@ impl Changeset {
                 other => changeset.events.push(other),
             }
         }
-        if place != Place::End {
+        if place != LineOrder::End {
             return Err(InvalidChangeset::OutOfOrder("the last event is not a checkpoint"));
         }
         Ok(changeset)

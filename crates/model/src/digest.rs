@@ -88,7 +88,7 @@ impl Serialize for Digest {
 
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        crate::parsed::parsed(deserializer)
+        crate::from_text::parsed(deserializer)
     }
 }
 

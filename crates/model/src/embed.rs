@@ -13,7 +13,7 @@ pub enum EmbedError {
         why: String,
     },
     /// The request can't succeed as it is: refused by the endpoint, or its answer can't be used.
-    #[error("the embedder refused the request: {why}")]
+    #[error("the embedder rejected the request: {why}")]
     Refused {
         /// What happened.
         why: String,
@@ -32,7 +32,7 @@ impl EmbedError {
 
 /// Turns texts into vectors.
 ///
-/// Vectors of embedders with different names or dimensions can't be compared: whoever stores vectors stores both with them.
+/// Vectors of embedders with different names or dimensions can't be compared: store both together with the vectors.
 pub trait Embedder: Send + Sync {
     /// Its name, which changes whenever its vectors do.
     fn name(&self) -> &str;

@@ -5,6 +5,7 @@
 
 mod birth;
 mod calls;
+mod injected;
 mod integrity;
 mod waiting;
 
@@ -24,6 +25,7 @@ pub use birth::{Hold, NewThread, Predecessor, ThreadCreated, ThreadKind};
 pub use calls::{
     CallOpened, CallOrigin, EffectClass, Process, ToolFailure, ToolFailureClass, ToolIntent, ToolOutcome, TurnUsage,
 };
+pub use injected::{Injected, Place as InjectedPlace};
 pub use integrity::{BlobErased, Checkpoint, KeyRotated, LostVersions, Recovery};
 pub use waiting::{Ask, Decision, Probed, ProcessFate, ReconcileAnswer, ResumeMode, SuspendReason, Suspended};
 
@@ -143,7 +145,7 @@ pub enum Event {
 
 /// The position of an event in its changeset; the order of the variants is the order of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum LineOrder {
     /// `recovery` and `key_rotated`.
     Lead,
     /// `thread_created`.
@@ -168,18 +170,18 @@ pub enum Place {
 
 impl Event {
     /// The position of this event in its changeset.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> LineOrder {
         match self {
-            Self::Recovery(_) | Self::KeyRotated(_) => Place::Lead,
-            Self::ThreadCreated(_) => Place::Birth,
-            Self::RunStarted(_) => Place::RunStart,
-            Self::Snapshot(_) => Place::Base,
-            Self::Message(_) => Place::Messages,
-            Self::Patch(_) => Place::Patches,
-            Self::StateAction(_) => Place::Actions,
-            Self::RunFinished(_) => Place::RunEnd,
-            Self::Checkpoint(_) => Place::End,
-            _ => Place::Others,
+            Self::Recovery(_) | Self::KeyRotated(_) => LineOrder::Lead,
+            Self::ThreadCreated(_) => LineOrder::Birth,
+            Self::RunStarted(_) => LineOrder::RunStart,
+            Self::Snapshot(_) => LineOrder::Base,
+            Self::Message(_) => LineOrder::Messages,
+            Self::Patch(_) => LineOrder::Patches,
+            Self::StateAction(_) => LineOrder::Actions,
+            Self::RunFinished(_) => LineOrder::RunEnd,
+            Self::Checkpoint(_) => LineOrder::End,
+            _ => LineOrder::Others,
         }
     }
 }
@@ -222,6 +224,9 @@ pub struct ManifestChanged {
     /// A new title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// The usage of the model call that made the title; absent if a person or a program gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title_usage: Option<Box<TurnUsage>>,
     /// A new session of an external engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,

@@ -11,16 +11,16 @@ use serde_json::{Map, Value};
 
 use crate::error::{Classify, Kind};
 use crate::event::{
-    Ask, CallOpened, CallOrigin, Checkpoint, Decision, Event, Fields, Process, ToolIntent, ToolOutcome,
+    Ask, CallOpened, CallOrigin, Checkpoint, Decision, Event, Fields, Injected, Process, ToolIntent, ToolOutcome,
 };
-use crate::gauge::Gauge;
 use crate::id::{CallId, MessageId, RunId, ThreadId};
-use crate::limits::{Cost, Meter};
-use crate::manifest::{Manifest, Misfit};
+use crate::limits::{Cost, UsageMeter};
+use crate::manifest::{Contradiction, Manifest};
 use crate::message::{Block, Message, Role};
 use crate::patch::PatchError;
 use crate::run::{Run, RunRecorded};
 use crate::time::Timestamp;
+use crate::token_estimate::TokenEstimate;
 
 /// The state of one tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -102,13 +102,16 @@ pub struct Thread {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     opened: BTreeMap<u64, CallOpened>,
     /// What it has used.
-    pub meter: Meter,
+    pub meter: UsageMeter,
     /// How its provider counts tokens.
-    #[serde(default, skip_serializing_if = "Gauge::is_unset")]
-    pub gauge: Gauge,
+    #[serde(default, skip_serializing_if = "TokenEstimate::is_unset")]
+    pub gauge: TokenEstimate,
     /// The provider's session that knows the conversation up to the last answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<KnownSession>,
+    /// The context that hooks brought into its prompts, in the order of the log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub injected: Vec<Injected>,
     /// The partial answer of the model when its run was stopped, until the next run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
@@ -133,7 +136,7 @@ pub enum FoldError {
     NotBorn,
     /// The event contradicts what came before.
     #[error(transparent)]
-    Misfit(#[from] Misfit),
+    Contradiction(#[from] Contradiction),
     /// A run that has ended can't continue.
     #[error("run `{0}` has ended and can't continue; start a new one")]
     RunDone(RunId),
@@ -149,7 +152,7 @@ impl Classify for FoldError {
     fn kind(&self) -> Kind {
         match self {
             Self::NotBorn => Kind::Integrity,
-            Self::Misfit(error) => error.kind(),
+            Self::Contradiction(error) => error.kind(),
             Self::RunDone(_) => Kind::Denied,
             Self::CallExists(_) | Self::Patch(_) => Kind::Invalid,
         }
@@ -158,8 +161,8 @@ impl Classify for FoldError {
     fn code(&self) -> &'static str {
         match self {
             Self::NotBorn => "not_a_log",
-            Self::Misfit(error) => error.code(),
-            Self::RunDone(_) => "run_done",
+            Self::Contradiction(error) => error.code(),
+            Self::RunDone(_) => "run_ended",
             Self::CallExists(_) => "call_exists",
             Self::Patch(_) => "patch_refused",
         }
@@ -167,7 +170,7 @@ impl Classify for FoldError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Misfit(error) => error.hint(),
+            Self::Contradiction(error) => error.hint(),
             _ => None,
         }
     }
@@ -203,8 +206,9 @@ impl Thread {
             calls: BTreeMap::new(),
             opened: BTreeMap::new(),
             meter: created.thread.meter.clone().unwrap_or_default(),
-            gauge: Gauge::default(),
+            gauge: TokenEstimate::default(),
             session: None,
+            injected: Vec::new(),
             partial: None,
             process: created.thread.process.clone(),
             known: HashSet::new(),
@@ -259,6 +263,11 @@ impl Thread {
             Event::ContextInjected(fields) => {
                 self.manifest.apply(event, at)?;
                 self.interrupted(fields);
+                if let Some(injected) = Injected::of(fields) {
+                    // A session does not know what is inserted into the conversation that it covers.
+                    self.session = None;
+                    self.injected.push(injected);
+                }
             }
             Event::Message(message) => self.message(message.clone()),
             Event::Snapshot(_) | Event::Patch(_) => apply_to_state(&mut self.state, event)?,

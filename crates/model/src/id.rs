@@ -110,7 +110,7 @@ impl Serialize for LogId {
 
 impl<'de> Deserialize<'de> for LogId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        crate::parsed::parsed(deserializer)
+        crate::from_text::parsed(deserializer)
     }
 }
 

@@ -154,8 +154,8 @@ impl Limits {
     }
 
     /// The first limit that the usage has reached: nothing further may be started.
-    pub fn reached(&self, used: &Used) -> Option<Reached> {
-        let Used { cost, .. } = used;
+    pub fn reached(&self, used: &LimitUsage) -> Option<Reached> {
+        let LimitUsage { cost, .. } = used;
         let count = |code, current: u64, most: Option<u64>| {
             most.filter(|most| current >= *most).map(|most| Reached {
                 code,
@@ -174,7 +174,7 @@ impl Limits {
     }
 
     /// The limit that keeps a thread with this usage from starting another child.
-    pub fn reached_by_children(&self, used: &Used) -> Option<Reached> {
+    pub fn reached_by_children(&self, used: &LimitUsage) -> Option<Reached> {
         if let Some(most) = self.spawns.filter(|most| used.spawns >= *most) {
             return Some(Reached { code: SPAWNS_EXCEEDED, current: used.spawns.into(), maximum: most.into() });
         }
@@ -237,7 +237,7 @@ pub struct Reached {
 
 /// The usage that counts against limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct LimitUsage {
     /// Since the last message of a user.
     pub cost: Cost,
     /// Children started since then.
@@ -248,7 +248,7 @@ pub struct Used {
 
 /// The usage of a thread, kept by the fold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meter {
+pub struct UsageMeter {
     /// By runs that ended since the last message of a user.
     #[serde(default)]
     pub ended: Cost,
@@ -263,13 +263,13 @@ pub struct Meter {
     pub spend: Money,
 }
 
-impl Meter {
+impl UsageMeter {
     /// The usage that counts against limits now, if the active run has been running for `running_ms`.
-    pub fn used(&self, running_ms: u64) -> Used {
+    pub fn used(&self, running_ms: u64) -> LimitUsage {
         let mut cost = self.ended.clone();
         cost.add(&self.active);
         cost.duration_ms = self.ended.duration_ms.saturating_add(running_ms);
-        Used { cost, spawns: self.spawns, spend: self.spend }
+        LimitUsage { cost, spawns: self.spawns, spend: self.spend }
     }
 
     /// The meter of a successor of a thread whose active run has been running for `running_ms`.
@@ -366,9 +366,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn used(turns: u64, tokens: u64, spend: &str, duration_ms: u64) -> Used {
+    fn used(turns: u64, tokens: u64, spend: &str, duration_ms: u64) -> LimitUsage {
         let cost = Cost { turns, input_tokens: tokens, duration_ms, ..Cost::default() };
-        Used { cost, spawns: 0, spend: spend.parse().unwrap() }
+        LimitUsage { cost, spawns: 0, spend: spend.parse().unwrap() }
     }
 
     fn limits() -> Limits {
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_reached_at_its_value_and_above_but_not_below() {
-        let code = |used: Used| limits().reached(&used).map(|reached| reached.code);
+        let code = |used: LimitUsage| limits().reached(&used).map(|reached| reached.code);
         assert_eq!(code(used(4, 99, "0.499999999", 59_999)), None);
         for turns in [5, 6] {
             assert_eq!(code(used(turns, 0, "0", 0)), Some(TURNS_EXCEEDED));
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn children_are_bounded_by_number_and_by_depth() {
-        let after = |spawns| Used { spawns, ..Used::default() };
+        let after = |spawns| LimitUsage { spawns, ..LimitUsage::default() };
         let code = |limits: &Limits, spawns| limits.reached_by_children(&after(spawns)).map(|reached| reached.code);
         assert_eq!(
             (code(&limits(), 1), code(&limits(), 2), code(&limits(), 3)),
@@ -482,7 +482,7 @@ mod tests {
     #[test]
     fn a_user_message_resets_everything_but_money() {
         let turn = Cost { turns: 1, input_tokens: 10, spend: "0.1".parse().unwrap(), ..Cost::default() };
-        let mut meter = Meter::default();
+        let mut meter = UsageMeter::default();
         meter.turn(&turn);
         meter.run_ended(&Cost { duration_ms: 500, ..turn.clone() });
         meter.turn(&turn);

@@ -108,7 +108,7 @@ pub struct Manifest {
 
 /// An event that contradicts what came before it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum Contradiction {
     /// The status can't change like this.
     #[error(transparent)]
     Transition(#[from] InvalidTransition),
@@ -125,7 +125,7 @@ pub enum Misfit {
     SecondBirth,
 }
 
-impl Classify for Misfit {
+impl Classify for Contradiction {
     fn kind(&self) -> Kind {
         Kind::Denied
     }
@@ -134,7 +134,7 @@ impl Classify for Misfit {
         match self {
             Self::Transition(error) => error.code(),
             Self::RunActive { .. } => "run_active",
-            Self::SecondBirth => "second_birth",
+            Self::SecondBirth => "already_created",
         }
     }
 
@@ -197,9 +197,9 @@ impl Manifest {
     }
 
     /// Applies one event. An event that is refused leaves the manifest unchanged.
-    pub fn apply(&mut self, event: &Event, at: Timestamp) -> Result<(), Misfit> {
+    pub fn apply(&mut self, event: &Event, at: Timestamp) -> Result<(), Contradiction> {
         match event {
-            Event::ThreadCreated(_) => return Err(Misfit::SecondBirth),
+            Event::ThreadCreated(_) => return Err(Contradiction::SecondBirth),
             Event::RunStarted(run) => self.run_started(run)?,
             Event::RunFinished(run) => self.run_finished(run, at)?,
             Event::Suspended(suspended) => {
@@ -242,10 +242,10 @@ impl Manifest {
             || (self.run_id != before.run_id && self.run_id.is_none())
     }
 
-    fn run_started(&mut self, run: &RunRecorded) -> Result<(), Misfit> {
+    fn run_started(&mut self, run: &RunRecorded) -> Result<(), Contradiction> {
         match &self.run_id {
             Some(active) if *active != run.run_id => {
-                return Err(Misfit::RunActive { active: active.clone(), new: run.run_id.clone() });
+                return Err(Contradiction::RunActive { active: active.clone(), new: run.run_id.clone() });
             }
             _ => {}
         }
@@ -258,9 +258,9 @@ impl Manifest {
         Ok(())
     }
 
-    fn run_finished(&mut self, run: &RunRecorded, at: Timestamp) -> Result<(), Misfit> {
+    fn run_finished(&mut self, run: &RunRecorded, at: Timestamp) -> Result<(), Contradiction> {
         if let Some(active) = self.run_id.as_ref().filter(|active| **active != run.run_id) {
-            return Err(Misfit::RunActive { active: active.clone(), new: run.run_id.clone() });
+            return Err(Contradiction::RunActive { active: active.clone(), new: run.run_id.clone() });
         }
         // A handoff in the same changeset has ended the thread already.
         if self.status != Status::Continued {
@@ -305,7 +305,7 @@ impl Manifest {
         asked.chain(unknown)
     }
 
-    fn changed(&mut self, change: &ManifestChanged, at: Timestamp) -> Result<(), Misfit> {
+    fn changed(&mut self, change: &ManifestChanged, at: Timestamp) -> Result<(), Contradiction> {
         if let Some(status) = change.status {
             self.enter(status, at)?;
             if status.is_terminal() {
@@ -337,7 +337,7 @@ impl Manifest {
         }
     }
 
-    fn handed_off(&mut self, handoff: &Handoff, at: Timestamp) -> Result<(), Misfit> {
+    fn handed_off(&mut self, handoff: &Handoff, at: Timestamp) -> Result<(), Contradiction> {
         self.enter(Status::Continued, at)?;
         self.continuation_thread_id = Some(handoff.new_thread_id.clone());
         Ok(())

@@ -313,7 +313,9 @@ mod tests {
         fn every_change_can_be_undone(state in value(), ops in prop::collection::vec(op(), 1..40)) {
             let mut changed = state.clone();
             let undo: Vec<_> = ops.iter().filter_map(|op| op.apply_undoable(&mut changed).ok()).flatten().collect();
-            undo.into_iter().rev().for_each(|op| op.undo(&mut changed));
+            for op in undo.into_iter().rev() {
+                op.undo(&mut changed);
+            }
             prop_assert_eq!(changed, state);
         }
 

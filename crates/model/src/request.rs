@@ -206,6 +206,11 @@ impl Request {
 }
 
 impl RequestKind {
+    /// Whether it may wait in the inbox of a thread that is held; else it is refused.
+    pub fn may_wait(self) -> bool {
+        self != Self::Resume
+    }
+
     /// Its name, as stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -266,6 +271,12 @@ impl Input {
         Self { origin: Origin::Continuation, ..Self::default() }
     }
 
+    /// The same input, with a state that replaces the thread's.
+    #[must_use]
+    pub fn with_state(self, state: Option<Value>) -> Self {
+        Self { state, ..self }
+    }
+
     /// The same input, with limits to raise.
     #[must_use]
     pub fn raising(self, raise: Limits) -> Self {
@@ -280,6 +291,12 @@ impl Input {
     /// Whether it is the first input of a successor.
     pub fn is_continuing(&self) -> bool {
         self.origin == Origin::Continuation
+    }
+}
+
+impl From<Vec<Message>> for Input {
+    fn from(messages: Vec<Message>) -> Self {
+        Self::messages(messages)
     }
 }
 

@@ -27,25 +27,27 @@ pub enum FailureClass {
     /// Rate limited by the provider.
     ModelRateLimited,
     /// The answer was cut off.
-    ModelCut,
+    ModelAnswerCut,
     /// The external engine no longer knows the session.
     ModelSessionRefused,
     /// The prompt was longer than the model's context window.
     ModelContextTooLong,
-    /// The provider refused the request.
-    ModelRefused,
+    /// The provider rejected the request.
+    ModelRejected,
     /// The model declined to answer.
     ModelDeclined,
     /// The answer reached the maximum number of tokens.
-    ModelLength,
+    OutputLimitReached,
+    /// A hook ended the run: it decided so, or it is required and failed.
+    Hook,
     /// Something other than the model failed: the store, the disk, this program.
     Engine,
 }
 
 impl FailureClass {
-    /// Whether the model failed, rather than the engine.
+    /// Whether the model failed, rather than a hook or the engine.
     pub fn is_of_model(self) -> bool {
-        self != Self::Engine
+        !matches!(self, Self::Hook | Self::Engine)
     }
 }
 

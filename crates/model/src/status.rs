@@ -72,6 +72,21 @@ impl Status {
         Self::Continued,
     ];
 
+    /// The status in a sentence, after the name of the thread.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Created => "is created",
+            Self::Running => "is running",
+            Self::Suspended => "is suspended",
+            Self::Completed => "is completed",
+            Self::CompletedWithErrors => "is completed with errors",
+            Self::Error => "has failed",
+            Self::Cancelled => "is cancelled",
+            Self::Killed => "is killed",
+            Self::Continued => "is continued by a successor",
+        }
+    }
+
     /// Whether the thread has ended, until it is resumed.
     pub fn is_terminal(self) -> bool {
         !matches!(self, Self::Created | Self::Running | Self::Suspended)

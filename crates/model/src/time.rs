@@ -56,7 +56,7 @@ impl Serialize for Timestamp {
 
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        crate::parsed::parsed(deserializer)
+        crate::from_text::parsed(deserializer)
     }
 }
 

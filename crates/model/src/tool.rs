@@ -15,9 +15,10 @@ use crate::blocking::{BoxFuture, wait};
 use crate::cancel::Cancel;
 use crate::digest::Digest;
 use crate::error::{Classify, Kind};
-use crate::event::{EffectClass, Process, ToolFailure, ToolFailureClass};
+use crate::event::{EffectClass, Fields, Process, ToolFailure, ToolFailureClass};
 use crate::id::{CallId, RunId, ThreadId};
 use crate::patch::Patch;
+use crate::path::Path;
 
 pub use function::Function;
 
@@ -86,6 +87,9 @@ pub struct CommandSpec {
     pub capability: String,
     /// How much harm it can do.
     pub risk: Risk,
+    /// The paths of the thread's state that it may change; its stdout is an output object then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub state: Vec<Path>,
 }
 
 /// The standard input of a program.
@@ -125,6 +129,8 @@ pub struct Output {
     pub is_error: bool,
     /// The changes to the thread's state.
     pub patches: Vec<Patch>,
+    /// Recorded intents that changed the state, for audit; never replayed.
+    pub state_actions: Vec<Fields>,
 }
 
 impl Output {
@@ -171,6 +177,14 @@ pub enum ToolError {
         /// The message of the panic.
         why: String,
     },
+    /// What it should have returned is not what was signed.
+    #[error("{why}")]
+    Integrity {
+        /// The tool.
+        tool: String,
+        /// What is wrong.
+        why: String,
+    },
     /// It was cancelled and stopped; what it had done by then is unknown.
     #[error("tool `{tool}` was stopped")]
     Stopped {
@@ -193,6 +207,7 @@ impl ToolError {
         let (class, why) = match self {
             Self::NotStarted { why, .. } => (ToolFailureClass::NotStarted, why),
             Self::Panicked { why, .. } => (ToolFailureClass::Panicked, why),
+            Self::Integrity { why, .. } => (ToolFailureClass::Integrity, why),
             Self::Stopped { .. } | Self::Lost { .. } => return None,
         };
         Some(ToolFailure { class, why: why.clone() })
@@ -201,13 +216,17 @@ impl ToolError {
 
 impl Classify for ToolError {
     fn kind(&self) -> Kind {
-        Kind::Broken
+        match self {
+            Self::Integrity { .. } => Kind::Integrity,
+            _ => Kind::Broken,
+        }
     }
 
     fn code(&self) -> &'static str {
         match self {
             Self::NotStarted { .. } => "tool_not_started",
             Self::Panicked { .. } => "tool_panicked",
+            Self::Integrity { .. } => "tool_integrity",
             Self::Stopped { .. } => "tool_stopped",
             Self::Lost { .. } => "tool_lost",
         }

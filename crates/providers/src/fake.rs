@@ -12,7 +12,7 @@ mod reply;
 mod server;
 
 pub use anthropic::AnthropicDialogue;
-pub use dialogue::{Dialogue, Said, SaidCall};
+pub use dialogue::{Dialogue, FakeAnswer, FakeCall};
 pub use openai_chat::OpenAiChatDialogue;
 pub use openai_responses::OpenAiResponsesDialogue;
 pub use reply::Reply;

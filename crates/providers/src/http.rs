@@ -2,7 +2,7 @@
 //!
 //! - [`Host`]: everything about a host is data: its address, format, key, headers, proxy, certificates and time limits.
 //! - [`Connections`]: the HTTP clients, shared by all models of a process.
-//! - [`Remote`]: a model of a host.
+//! - [`Remote`]: a model of a host. [`RemoteEmbedder`]: an embedder of a host.
 //!
 //! Invariants:
 //!
@@ -21,17 +21,20 @@
 
 mod call;
 mod connections;
+mod embed;
 mod exchange;
 mod host;
 mod key;
 mod limit;
+mod messages;
+mod redact;
 mod remote;
 mod retry_after;
-mod scrub;
+mod served;
 mod sse;
-mod words;
 
 pub use connections::Connections;
+pub use embed::RemoteEmbedder;
 pub use host::{Format, Host, Timeouts};
 pub use key::{Key, KeyError};
 pub use remote::{Probe, Remote};
@@ -39,4 +42,4 @@ pub use remote::{Probe, Remote};
 pub(crate) use call::Caller;
 pub(crate) use exchange::{Body, Incoming, Outgoing, Transport};
 pub(crate) use host::is_credential;
-pub(crate) use scrub::{Scrub, Stream as ScrubStream};
+pub(crate) use redact::{FilteredStream as ScrubStream, SecretFilter};

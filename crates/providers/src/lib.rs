@@ -19,7 +19,7 @@ pub mod scripted;
 pub mod wire;
 mod yaml;
 
-pub use http::{Connections, Format, Host, Key, Probe, Remote, Timeouts};
+pub use http::{Connections, Format, Host, Key, Probe, Remote, RemoteEmbedder, Timeouts};
 pub use recording::{RecordError, Recorded};
 pub use replay::Replay;
 pub use scripted::{Script, ScriptError, Scripted};

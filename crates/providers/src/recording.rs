@@ -12,7 +12,7 @@
 //! - A recorded response belongs to its request. A request that differs from every recorded one that is left is refused.
 
 mod recorded;
-mod tape;
+mod writer;
 
 use std::io;
 use std::path::PathBuf;
@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use crate::http::Format;
 use crate::wire::Dialect;
 
-pub(crate) use recorded::Player;
 pub use recorded::Recorded;
-pub(crate) use tape::{Recorder, Tape};
+pub(crate) use recorded::ResponsePlayer;
+pub(crate) use writer::{CallWriter, Recorder};
 
 /// The version of the layout.
 const VERSION: u32 = 1;

@@ -32,12 +32,12 @@ pub struct Recorded<'a> {
 #[derive(Debug)]
 pub struct Replay {
     /// The recorded turns, by the number of messages in the prompt. A plain lock: it is held for a lookup.
-    turns: Mutex<BTreeMap<usize, VecDeque<Turn>>>,
+    turns: Mutex<BTreeMap<usize, VecDeque<RecordedTurn>>>,
 }
 
 /// The result of one model call.
 #[derive(Clone, Debug)]
-enum Turn {
+enum RecordedTurn {
     Answered(Answer),
     Failed { error: ModelError, usage: Option<Usage> },
 }
@@ -45,7 +45,7 @@ enum Turn {
 impl Replay {
     /// A model that answers as recorded in the changesets of a log, in their order.
     pub fn new<'a>(record: impl IntoIterator<Item = Recorded<'a>>) -> Self {
-        let mut turns: BTreeMap<usize, VecDeque<Turn>> = BTreeMap::new();
+        let mut turns: BTreeMap<usize, VecDeque<RecordedTurn>> = BTreeMap::new();
         let mut known = HashSet::new();
         let mut messages = 0;
         // Why an answer ended the run is recorded only in the next changeset.
@@ -54,8 +54,8 @@ impl Replay {
             if let Some(turn) = answered.take().and_then(|at| turns.get_mut(&at)?.back_mut()) {
                 turn.ended(changeset.events);
             }
-            if let Some(turn) = Turn::of(&changeset) {
-                answered = matches!(turn, Turn::Answered(_)).then_some(messages);
+            if let Some(turn) = RecordedTurn::of(&changeset) {
+                answered = matches!(turn, RecordedTurn::Answered(_)).then_some(messages);
                 turns.entry(messages).or_default().push_back(turn);
             }
             let said = changeset.events.iter().filter_map(message);
@@ -64,7 +64,7 @@ impl Replay {
         Self { turns: Mutex::new(turns) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, VecDeque<Turn>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, VecDeque<RecordedTurn>>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,7 +89,7 @@ impl Replay {
     fn next(&self, prompt: &Prompt<'_>) -> Result<Answer, ModelError> {
         let mut turns = self.lock();
         let queue = turns.get_mut(&prompt.messages.len());
-        match queue.and_then(|queue| queue.front_mut().map(Turn::next).map(|next| (next, queue))) {
+        match queue.and_then(|queue| queue.front_mut().map(RecordedTurn::next).map(|next| (next, queue))) {
             Some((Ok(answer), queue)) => {
                 queue.pop_front();
                 Ok(answer)
@@ -106,7 +106,7 @@ impl Replay {
     }
 }
 
-impl Turn {
+impl RecordedTurn {
     /// The model call of a changeset; none if it has none.
     fn of(changeset: &Recorded<'_>) -> Option<Self> {
         let used = changeset.events.iter().find_map(|event| match event {
@@ -130,7 +130,7 @@ impl Turn {
         });
         if let (Self::Answered(answer), Some(failure)) = (self, failure) {
             answer.end = match failure.class {
-                FailureClass::ModelLength => End::Length,
+                FailureClass::OutputLimitReached => End::Length,
                 FailureClass::ModelDeclined => End::Refused,
                 _ => answer.end,
             };

@@ -8,8 +8,8 @@
 //! - Nothing is stored on disk, and the network is not used.
 
 mod choose;
+mod prompt_view;
 mod script;
-mod sent;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,10 +22,11 @@ use selvedge_model::message::Block;
 use selvedge_model::{Answer, CallId, Cancel, Draft, Model, ModelError, Prompt};
 use tokio::time::timeout;
 
+use prompt_view::PromptView;
 pub use script::{
-    Counted, Failure, Piece, Price, Repeat, Script, ScriptError, ScriptedCall, ScriptedData, Turn, Wanted, When,
+    Failure, NumberCondition, Piece, Price, Repeat, Script, ScriptError, ScriptedCall, ScriptedData, TextCondition,
+    Turn, When,
 };
-use sent::Sent;
 
 /// A model that answers from a script.
 #[derive(Debug)]
@@ -78,15 +79,15 @@ impl Model for Scripted {
         cancel: &'a Cancel,
     ) -> BoxFuture<'a, Result<Answer, ModelError>> {
         Box::pin(async move {
-            let sent = Sent::of(prompt.messages);
+            let sent = PromptView::of(prompt.messages);
             let Some(turn) = choose::turn(&self.script, prompt.messages) else {
                 let why = format!(
-                    "the script has no turn for this prompt, in which the model has answered {} times; add one, or let one `repeat: forever`",
-                    sent.turns
+                    "the script has no turn for answer {} of this conversation; add one, or let one `repeat: forever`",
+                    sent.turns + 1
                 );
                 return Err(ModelError::Permanent { why });
             };
-            let mut speech = Speech { sent: &sent, draft, cancel, content: Vec::new(), usage: turn.usage };
+            let mut speech = StreamedAnswer { sent: &sent, draft, cancel, content: Vec::new(), usage: turn.usage };
             speech.pause(turn.delay_ms).await?;
             match self.failure(turn, prompt) {
                 Some(failure) => Err(speech.fail(failure).await),
@@ -101,15 +102,15 @@ impl Model for Scripted {
 }
 
 /// An answer that is being given.
-struct Speech<'a, 'd> {
-    sent: &'a Sent<'a>,
+struct StreamedAnswer<'a, 'd> {
+    sent: &'a PromptView<'a>,
     draft: &'a mut Drafts<'d>,
     cancel: &'a Cancel,
     content: Vec<Block>,
     usage: Option<Usage>,
 }
 
-impl Speech<'_, '_> {
+impl StreamedAnswer<'_, '_> {
     async fn answer(mut self, turn: &Turn) -> Result<Answer, ModelError> {
         self.think(&turn.think).await?;
         if let Some(ScriptedData { name, data }) = &turn.provider {

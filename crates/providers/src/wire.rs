@@ -15,6 +15,7 @@ pub mod names;
 mod openai;
 pub mod openai_chat;
 pub mod openai_responses;
+mod too_long;
 
 use std::collections::HashMap;
 

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPolicy};
 
 /// Why a text can't be read.
-pub(crate) struct Unreadable {
+pub(crate) struct InvalidYaml {
     /// The line of the error, if known.
     pub(crate) line: Option<u64>,
     /// What is wrong.
@@ -14,7 +14,7 @@ pub(crate) struct Unreadable {
 }
 
 /// Reads one document.
-pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Unreadable> {
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, InvalidYaml> {
     let options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::Error,
         merge_keys: MergeKeyPolicy::Error,
@@ -26,7 +26,7 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Unreadable> {
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map(|location| location.line()).filter(|line| *line > 0);
-        Unreadable { line, why: reason(&error) }
+        InvalidYaml { line, why: reason(&error) }
     })
 }
 

@@ -20,10 +20,10 @@ use crate::error::Result;
 use crate::facade::{Defaults, OpenStore, Selvedge};
 use crate::home::{Home, open_store};
 use crate::job::Limit;
+use crate::project::models::{PricedModel, Provider, SCRIPTED};
+use crate::project::{DEFAULT_AGENT, Models, Program, Project, ProjectError};
 use crate::runtime::ProgramModel;
 use crate::tool::Tool;
-use crate::workshop::models::{Provided, Provider, SCRIPTED};
-use crate::workshop::{DEFAULT_AGENT, Models, OrderError, Program, Workshop};
 
 /// The options of [`Selvedge`]. Created by [`Selvedge::builder`].
 ///
@@ -50,7 +50,7 @@ pub struct Builder {
     is_read_only: bool,
     agent: Option<String>,
     instructions: String,
-    models: Vec<(String, Provided)>,
+    models: Vec<(String, PricedModel)>,
     default_model: Option<String>,
     tools: Vec<Tool>,
     allowed: Vec<String>,
@@ -113,7 +113,7 @@ impl Builder {
     /// configuration (`models.known`) take precedence.
     pub fn priced_model(mut self, name: impl Into<String>, model: impl Model + 'static, price: Price) -> Self {
         self.models
-            .push((name.into(), Provided { model: Arc::new(model), price: Some(price), output_tokens_max: None }));
+            .push((name.into(), PricedModel { model: Arc::new(model), price: Some(price), output_tokens_max: None }));
         self
     }
 
@@ -194,7 +194,8 @@ impl Builder {
             prefix: prefix.clone(),
             length_min: *length_min,
         });
-        let redactor = Redactor::new(self.secrets.into_iter().chain(models.secrets()), patterns.collect());
+        let redactor = Redactor::new(self.secrets.into_iter().chain(models.secrets()), patterns.collect())
+            .learning(models.learned_secrets());
         let library = Library {
             project: Some(home.project.join(".ai")),
             user: Some(home.folder.clone()).filter(|folder| folder.is_dir()),
@@ -213,27 +214,27 @@ impl Builder {
         };
         let agent = AgentId::new(self.agent.as_deref().unwrap_or(DEFAULT_AGENT))?;
         let defaults = Defaults { agent, model: default_model, limits: self.limits, capabilities, risks };
-        let project = home.project.clone();
-        let workshop = Workshop { library, project, environment: self.environment, config, models, program };
-        Selvedge::assemble(OpenStore { store, access, notices }, trust, workshop, keeper, redactor, defaults)
+        let folder = home.project.clone();
+        let project = Project { library, folder, environment: self.environment, config, models, program };
+        Selvedge::assemble(OpenStore { store, access, notices }, trust, project, keeper, redactor, defaults)
     }
 }
 
 /// The configured models and those of the program, by the first word of their names, and the name of the default one.
-fn models(mut models: Models, given: Vec<(String, Provided)>, runtime: Option<Handle>) -> (Models, String) {
+fn models(mut models: Models, given: Vec<(String, PricedModel)>, runtime: Option<Handle>) -> (Models, String) {
     let default = given.first().map_or(SCRIPTED, |(name, _)| name).to_owned();
-    let mut by_word: BTreeMap<String, BTreeMap<String, Provided>> = BTreeMap::new();
-    for (name, Provided { model, price, output_tokens_max }) in given {
+    let mut by_word: BTreeMap<String, BTreeMap<String, PricedModel>> = BTreeMap::new();
+    for (name, PricedModel { model, price, output_tokens_max }) in given {
         let word = name.split(':').next().unwrap_or_default().to_owned();
         let model = Arc::new(ProgramModel { model, runtime: runtime.clone() });
-        by_word.entry(word).or_default().insert(name, Provided { model, price, output_tokens_max });
+        by_word.entry(word).or_default().insert(name, PricedModel { model, price, output_tokens_max });
     }
     for (word, named) in by_word {
         let own = word.clone();
         let provider: Provider = Arc::new(move |wanted| {
             let name = wanted.name.map_or_else(|| own.clone(), |rest| format!("{own}:{rest}"));
             let known = || named.keys().cloned().collect();
-            named.get(&name).cloned().ok_or_else(|| OrderError::NoModel { model: name.clone(), known: known() })
+            named.get(&name).cloned().ok_or_else(|| ProjectError::NoModel { model: name.clone(), known: known() })
         });
         models.register(word, provider);
     }

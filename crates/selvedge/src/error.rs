@@ -17,7 +17,7 @@ use selvedge_model::id::InvalidId;
 use selvedge_tools::InvalidTool;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use crate::workshop::OrderError;
+use crate::project::ProjectError;
 
 /// The result of a call of [`Selvedge`](crate::Selvedge).
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -167,7 +167,7 @@ macro_rules! from {
 from!(
     selvedge_engine::Error,
     selvedge_store::Error,
-    OrderError,
+    ProjectError,
     ItemError,
     ConfigError,
     KeyError,
@@ -176,6 +176,7 @@ from!(
     InvalidTool,
     InvalidCapability,
     SchemaError,
+    selvedge_store::search::QueryError,
     ShutDown,
 );
 

@@ -7,32 +7,36 @@ use std::time::Duration;
 
 use selvedge_engine::outcome::{Outcomes, get_status};
 use selvedge_engine::snapshot::Keeper;
+use selvedge_engine::thread_search::{ThreadQuery, ThreadsFound, search_threads};
 use selvedge_engine::{
-    Assignment, Choice, Decided, Engine, Options as EngineOptions, Outcome, Redactor, Stopped, Submitted, Subscription,
-    Watched,
+    Choice, Decided, Engine, Options as EngineOptions, Outcome, Redactor, RunConfig, RunEvent, Stopped, Submitted,
+    Subscription, Watched,
 };
 use selvedge_log::Trust;
 use selvedge_model::blocking::Pool;
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::Risk;
 use selvedge_model::{
-    AgentId, CallId, Cancel, Classify, CommitKey, DirectiveId, Input, Manifest, Message, NewThread, Role, Status, Stop,
-    ThreadId,
+    AgentId, CallId, Cancel, Classify, CommitKey, DirectiveId, Input, Manifest, Message, NewThread, Reason, RequestId,
+    Role, Status, Stop, ThreadId,
 };
 use selvedge_store::load::load;
+use selvedge_store::search::Query;
+use selvedge_store::search::since::{since, utc_midnight};
 use selvedge_store::{Backend, Cursor, Error as StoreError, Filter, Page, Store, Summary};
 use selvedge_store_local::Access;
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_tools::ProcessGroups;
 
 use crate::builder::Builder;
+use crate::effects::EffectRunner;
 use crate::error::{Result, ShutDown};
 use crate::follow::Follow;
 use crate::job::{Job, Task};
 use crate::orchestrator::Orchestrator;
 use crate::pending::Pending;
+use crate::project::{Project, RunOptions, capabilities};
 use crate::proof::{self, Archive, Proof};
-use crate::workshop::{OrderOptions, Workshop, capabilities};
 
 /// The threads of one project: runs them, sends to them, waits for them, stops them, follows and verifies them.
 ///
@@ -47,7 +51,7 @@ pub struct Selvedge {
 struct Shared {
     store: Arc<dyn Backend>,
     engine: Engine,
-    workshop: Arc<Workshop>,
+    project: Arc<Project>,
     orchestrator: Orchestrator,
     defaults: Defaults,
     recovered: Vec<ThreadId>,
@@ -81,7 +85,7 @@ pub(crate) struct OpenStore {
 
 impl std::fmt::Debug for Selvedge {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Selvedge").field("project", &self.shared.workshop.project).finish_non_exhaustive()
+        formatter.debug_struct("Selvedge").field("project", &self.shared.project.folder).finish_non_exhaustive()
     }
 }
 
@@ -103,7 +107,7 @@ impl Selvedge {
     pub(crate) fn assemble(
         opened: OpenStore,
         trust: Trust,
-        workshop: Workshop,
+        project: Project,
         snapshots: Option<Keeper>,
         redactor: Redactor,
         defaults: Defaults,
@@ -117,26 +121,27 @@ impl Selvedge {
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             processes: Arc::new(ProcessGroups),
-            scopes: workshop.config.scopes.clone(),
+            scopes: project.config.scopes.clone(),
             redactor,
             snapshots,
-            prepare: Some(Arc::new(move |manifest: &Manifest, work: &Assignment| {
+            prepare: Some(Arc::new(move |manifest: &Manifest, work: &RunConfig| {
                 let page = || capabilities::page(manifest, work, &masked);
                 written.write_capabilities(&manifest.thread_id, &page).map(|_| ())
             })),
         });
-        let workshop = Arc::new(workshop);
+        let project = Arc::new(project);
         let launcher = Arc::new(|_: &ThreadId| Err("this program runs every thread in its own process".to_owned()));
         // Weak, because the tools of a run outlive the handles for a moment.
         let known = Arc::downgrade(&store);
-        let vouch = Arc::new(move |parent: &Manifest| match known.upgrade() {
+        let check_parent = Arc::new(move |parent: &Manifest| match known.upgrade() {
             Some(store) => store.check_manifest(parent).map_err(|error| match error.hint() {
                 Some(hint) => format!("{error}; {hint}"),
                 None => error.to_string(),
             }),
             None => Err("the store is closed".to_owned()),
         });
-        let orchestrator = Orchestrator::new(engine.clone(), workshop.clone(), launcher, vouch);
+        let orchestrator =
+            Orchestrator::new(engine.clone(), project.clone(), launcher, check_parent, store.clone(), store.clone());
         let recovered = match access {
             Access::ReadWrite => engine.recover()?,
             Access::ReadOnly => Vec::new(),
@@ -146,8 +151,12 @@ impl Selvedge {
         let waits = Cancel::new();
         let pool = Pool::bounded(POOL_THREADS_MAX);
         let shared =
-            Shared { store, engine, workshop, orchestrator, defaults, recovered, notices, is_shut_down, waits, pool };
-        Ok(Self { shared: Arc::new(shared) })
+            Shared { store, engine, project, orchestrator, defaults, recovered, notices, is_shut_down, waits, pool };
+        let shared = Arc::new(shared);
+        if access == Access::ReadWrite {
+            after_runs(&shared);
+        }
+        Ok(Self { shared })
     }
 
     /// The threads that a dead process left running, found when this was opened. They are suspended now;
@@ -257,14 +266,40 @@ impl Selvedge {
     pub fn send(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<Outcome> {
         let thread = thread.clone();
         let input = input.into();
-        self.running(move |shared| shared.send(&thread, input))
+        self.running(move |shared| shared.send(&thread, None, input))
+    }
+
+    /// The same, at most once for a key: sent again under the same key, the message is not repeated, and the outcome is that of the run
+    /// that answered it. Another message under that key is refused.
+    pub fn send_as(&self, thread: &ThreadId, key: impl Into<String>, input: impl Into<Input>) -> Pending<Outcome> {
+        let thread = thread.clone();
+        let key = key.into();
+        let input = input.into();
+        self.running(move |shared| shared.send(&thread, Some(key), input))
     }
 
     /// Queues a message for a thread. On return it is durable, and a run in the background answers it.
     pub fn submit(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<()> {
         let thread = thread.clone();
         let input = input.into();
-        self.short(move |shared| shared.send(&thread, input).map(drop))
+        self.short(move |shared| shared.send(&thread, None, input).map(drop))
+    }
+
+    /// The same, at most once for a key.
+    pub fn submit_as(&self, thread: &ThreadId, key: impl Into<String>, input: impl Into<Input>) -> Pending<()> {
+        let thread = thread.clone();
+        let key = key.into();
+        let input = input.into();
+        self.short(move |shared| shared.send(&thread, Some(key), input).map(drop))
+    }
+
+    /// Answers the messages whose process died before it answered them, and returns their threads; the runs continue in the background.
+    /// [`Selvedge::open`] does not begin them by itself: a message that ended one process would end the next one, too.
+    pub fn answer_abandoned(&self) -> Pending<Vec<ThreadId>> {
+        self.short(move |shared| {
+            shared.check_open()?;
+            Ok(shared.engine.answer_abandoned(|manifest| shared.run_config(&manifest.thread_id).ok())?)
+        })
     }
 
     /// Resumes a thread that was created, is suspended, or whose process died, and waits for the end of its run. Finished calls are not
@@ -327,7 +362,7 @@ impl Selvedge {
         let call = call.clone();
         let who = who.to_owned();
         self.short(move |shared| {
-            let work = shared.assignment(&thread)?;
+            let work = shared.run_config(&thread)?;
             Ok(shared.engine.decide(&thread, &call, choice, &who, &work)?)
         })
     }
@@ -353,6 +388,22 @@ impl Selvedge {
     /// A page of threads, newest first; `after` is the cursor of the previous page.
     pub fn threads(&self, filter: Filter, after: Option<Cursor>, limit: usize) -> Pending<Page<Summary>> {
         self.short(move |shared| Ok(shared.store.list(&filter, after, limit)?))
+    }
+
+    /// Searches all threads and their blobs: words, `"a phrase"`, `OR`, `NOT`, parentheses, `begin*`, and the filters `agent:`, `directive:`,
+    /// `status:` and `since:` (`7d`, or a day in UTC). Returns the best passage of each thread, from the verified log.
+    ///
+    /// On return, everything that was committed before the call was searched, unless
+    /// [`commits_not_searched`](ThreadsFound::commits_not_searched) says otherwise.
+    pub fn search(&self, query: &str, limit: usize) -> Pending<ThreadsFound> {
+        let query = query.to_owned();
+        self.long(move |shared| {
+            let engine = &shared.engine;
+            let now = engine.now();
+            let query = Query::parse(&query, &|text| since(text, now, &utc_midnight))?;
+            let asked = ThreadQuery { query, vector: None, only: None, limit };
+            Ok(search_threads(&**engine.store(), &*shared.store, engine.trust(), &asked, &shared.waits)?)
+        })
     }
 
     /// The one thread whose id, or hex suffix, begins with this.
@@ -390,6 +441,36 @@ impl Selvedge {
     }
 }
 
+/// Does the effects of runs on a thread of its own, after each run of this process and once at the beginning.
+fn after_runs(shared: &Arc<Shared>) {
+    let weak = Arc::downgrade(shared);
+    let mut events = shared.engine.subscribe(Watched::All);
+    let work = move || {
+        loop {
+            {
+                let Some(shared) = weak.upgrade() else { return };
+                EffectRunner::new(shared.store.clone(), shared.engine.clone(), shared.project.clone())
+                    .run(&shared.waits);
+            }
+            loop {
+                let is_end =
+                    |event: &RunEvent| matches!(event, RunEvent::Committed { reason: Reason::RunFinished, .. });
+                match events.recv(UNTIL_CLOSED) {
+                    Some(event) if is_end(&event) => break,
+                    Some(_) => {}
+                    None if events.is_closed() => return,
+                    None => {}
+                }
+            }
+        }
+    };
+    // Without the thread, the next process that opens the store does them.
+    _ = std::thread::Builder::new().name("effects".to_owned()).spawn(work);
+}
+
+/// A wait that ends with an event or when the engine is gone.
+const UNTIL_CLOSED: Duration = Duration::from_secs(3600);
+
 /// Ends a wait when its caller is dropped.
 struct EndsWait(Cancel);
 
@@ -417,16 +498,16 @@ impl Shared {
         let key = key.map(|key| CommitKey::new(format!("run:{key}"))).transpose()?;
         let (mut thread, messages) = match task {
             Task::Directive { id, inputs } => {
-                let options = OrderOptions { inputs, agent, model, limits, task: None };
-                let order = self.orchestrator.order(&DirectiveId::new(id)?, options)?;
+                let options = RunOptions { inputs, agent, model, limits, task: None };
+                let order = self.orchestrator.prepare(&DirectiveId::new(id)?, options)?;
                 self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(order.notices);
                 (order.thread, vec![Message::text(Role::User, order.task)])
             }
             Task::Say(messages) => {
                 let defaults = &self.defaults;
                 let thread = NewThread {
-                    model: Some(self.workshop.models.named(model.as_deref().unwrap_or(&defaults.model))),
-                    limits: Some(limits.over(&self.workshop.config.limits)),
+                    model: Some(self.project.models.named(model.as_deref().unwrap_or(&defaults.model))),
+                    limits: Some(limits.over(&self.project.config.limits)),
                     capabilities: Some(defaults.capabilities.clone()),
                     acknowledged: defaults.risks.clone(),
                     ..NewThread::of(agent.unwrap_or_else(|| defaults.agent.clone()))
@@ -447,21 +528,25 @@ impl Shared {
         Ok(end.manifest.status == Status::Created && end.holder.is_none())
     }
 
-    /// The assignment of a thread's next run, from its verified log.
-    fn assignment(&self, thread: &ThreadId) -> Result<Assignment> {
+    /// The run configuration of a thread's next run, from its verified log.
+    fn run_config(&self, thread: &ThreadId) -> Result<RunConfig> {
         let end = self.engine.end_of_chain(thread)?;
-        let mut work = self.orchestrator.assignment(&self.engine.manifest(&end)?)?;
+        let mut work = self.orchestrator.run_config(&self.engine.manifest(&end)?)?;
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).append(&mut work.notices);
         Ok(work)
     }
 
     fn resume(&self, thread: &ThreadId, input: Input) -> Result<Submitted> {
         self.check_open()?;
-        Ok(self.engine.submit_resume(thread, input, self.assignment(thread)?, &Cancel::new())?)
+        Ok(self.engine.submit_resume(thread, input, self.run_config(thread)?, &Cancel::new())?)
     }
 
-    fn send(&self, thread: &ThreadId, input: Input) -> Result<Submitted> {
+    fn send(&self, thread: &ThreadId, key: Option<String>, input: Input) -> Result<Submitted> {
         self.check_open()?;
-        Ok(self.engine.submit(thread, input, self.assignment(thread)?, &Cancel::new())?)
+        let work = self.run_config(thread)?;
+        Ok(match key.map(RequestId::new).transpose()? {
+            Some(id) => self.engine.submit_as(thread, id, input, work, &Cancel::new())?,
+            None => self.engine.submit(thread, input, work, &Cancel::new())?,
+        })
     }
 }

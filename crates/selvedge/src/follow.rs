@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use selvedge_engine::Engine;
+use selvedge_engine::{Engine, Waiter};
 use selvedge_log::Line;
 use selvedge_model::ThreadId;
 use selvedge_model::blocking::on_thread;
@@ -12,8 +12,6 @@ use crate::error::Result;
 
 /// How many lines are read at once.
 const LINES_MAX: usize = 256;
-/// The maximum time of one wait for the feed. A notification may be late, so the log is read again afterwards.
-const LOOK: Duration = Duration::from_millis(500);
 
 /// The committed lines of a thread, each once and in order. Made by [`Selvedge::follow`](crate::Selvedge::follow).
 ///
@@ -25,26 +23,31 @@ pub struct Follow {
     thread: ThreadId,
     next_line: u64,
     read: VecDeque<Line>,
+    /// Wakes it when the thread has a commit; absent before the first wait.
+    waiter: Option<Waiter>,
 }
 
 impl Follow {
     pub(crate) fn new(engine: Engine, thread: ThreadId, next_line: u64) -> Self {
-        Self { engine, thread, next_line, read: VecDeque::new() }
+        Self { engine, thread, next_line, read: VecDeque::new(), waiter: None }
     }
 
     /// The next line, awaited on any runtime; it needs no thread while it waits. Dropping the future loses no line.
     pub async fn next(&mut self) -> Result<Line> {
         loop {
-            let engine = self.engine.clone();
-            let thread = self.thread.clone();
-            let next_line = self.next_line;
             if let Some(line) = self.take() {
                 return Ok(line);
             }
-            let (position, lines) = on_thread(move || look(&engine, &thread, next_line)).await?;
-            self.read.extend(lines);
-            if self.read.is_empty() {
-                self.engine.submit_feed_wait(position, LOOK)?.await;
+            // Registered before the log is read, so that no commit in between is missed.
+            if self.waiter.is_none() {
+                self.waiter = Some(self.engine.waiter(&self.thread)?);
+            }
+            let store = self.engine.store().clone();
+            let thread = self.thread.clone();
+            let next_line = self.next_line;
+            self.read.extend(on_thread(move || store.read(&thread, next_line, LINES_MAX)).await?);
+            if let Some(waiter) = self.waiter.as_ref().filter(|_| self.read.is_empty()) {
+                waiter.woken().await;
             }
         }
     }
@@ -56,16 +59,18 @@ impl Follow {
             if let Some(line) = self.take() {
                 return Ok(Some(line));
             }
-            let (position, lines) = look(&self.engine, &self.thread, self.next_line)?;
-            self.read.extend(lines);
+            let store = self.engine.store();
+            // Read first: a commit in between ends the wait at once.
+            let position = store.position()?;
+            self.read.extend(store.read(&self.thread, self.next_line, LINES_MAX)?);
             if !self.read.is_empty() {
                 continue;
             }
-            let left = deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Ok(None);
             }
-            self.engine.store().wait(position, left.min(LOOK))?;
+            store.wait(position, left)?;
         }
     }
 
@@ -79,10 +84,4 @@ impl Follow {
         self.next_line = line.seq + 1;
         Some(line)
     }
-}
-
-/// The lines from a number on, and the feed's position before they were read: a commit in between ends the next wait at once.
-fn look(engine: &Engine, thread: &ThreadId, first_line: u64) -> Result<(u64, Vec<Line>)> {
-    let position = engine.store().position()?;
-    Ok((position, engine.store().read(thread, first_line, LINES_MAX)?))
 }

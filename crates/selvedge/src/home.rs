@@ -102,7 +102,7 @@ impl Home {
     pub(crate) fn trust(&self) -> Result<Trust> {
         let trust = Trust::load(&self.keys().trusted())?;
         let chain = KeyChain::load(&self.keys().chain(), &trust).unwrap_or_default();
-        Ok(trust.with_vouchers(chain.vouchers()))
+        Ok(trust.with_rotation_statements(chain.rotation_statements()))
     }
 
     /// The signing key and its predecessors.

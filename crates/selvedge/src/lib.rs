@@ -181,24 +181,26 @@
 //!
 //! - **The store alone**, for a program with its own agent loop: [`store::Commit`] on a [`LocalStore`]. See
 //!   `examples/own_loop.rs`.
-//! - **The engine**, for a program that assembles each run itself: [`Engine`] with an [`Assignment`].
-//! - **A project's directives**, as the command line runs them: [`workshop::Workshop`].
+//! - **The engine**, for a program that assembles each run itself: [`Engine`] with an [`RunConfig`].
+//! - **A project's directives**, as the command line runs them: [`project::Project`].
 //!
 //! The crates below are re-exported whole ([`engine`], [`items`], [`log`], [`mod@model`], [`providers`], [`store`], [`store_local`], [`tools`]), so
 //! that every type can be named through this one.
 
 mod builder;
+pub mod effects;
 mod error;
 mod facade;
 mod follow;
 mod home;
 mod job;
+pub mod knowledge;
 pub mod orchestrator;
 mod pending;
+pub mod project;
 mod proof;
 mod runtime;
 mod tool;
-pub mod workshop;
 
 pub use builder::Builder;
 pub use error::{Error, Result};
@@ -211,12 +213,13 @@ pub use tool::{CallContext, IntoOutput, Tool};
 
 pub use selvedge_engine as engine;
 pub use selvedge_engine::events;
+pub use selvedge_engine::hooks;
 pub use selvedge_engine::replay;
 pub use selvedge_engine::snapshot;
 pub use selvedge_engine::{
-    Assignment, Choice, Decided, Delivered, Engine, Error as EngineError, Input, NoticeKind, Options as EngineOptions,
-    Outcome, Permission, Recorded, Redactor, Resumed, RunEvent, Stopped, Submitted, Subscription, Watched,
-    outcome::Outcomes, standing::Standing,
+    Choice, Decided, Delivered, Engine, Error as EngineError, Input, NoticeKind, Options as EngineOptions, Outcome,
+    Permission, Recorded, Redactor, Resumed, RunConfig, RunEvent, Stopped, Submitted, Subscription, Watched,
+    outcome::Outcomes, thread_state::ThreadState,
 };
 pub use selvedge_items as items;
 pub use selvedge_log as log;

@@ -234,7 +234,7 @@ impl Contract for FunctionTool {
         let call = call.clone();
         let work = self.work.clone();
         let runtime = self.runtime.clone();
-        Ok(Box::new(Ready { call, work, runtime }))
+        Ok(Box::new(ReadyCall { call, work, runtime }))
     }
 
     fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled {
@@ -248,13 +248,13 @@ impl Contract for FunctionTool {
     }
 }
 
-struct Ready {
+struct ReadyCall {
     call: Call,
     work: Work,
     runtime: Option<Handle>,
 }
 
-impl Started for Ready {
+impl Started for ReadyCall {
     fn process(&self) -> Option<Process> {
         None
     }

@@ -8,8 +8,9 @@
 //!
 //! - The sums are kept per bucket, [`BUCKETS`] for each table, so that a process that reads one account adds up one bucket.
 //! - The anchor has an epoch that every change increments. Each head has the epoch that its writer knew: an anchor that is older than a
-//!   head was replaced by an older one. If the anchor and everything since are replaced together, that is an older state of the whole
-//!   store.
+//!   head was replaced by an older one. A process compares it with the heads that it relies on and with those of the threads that
+//!   committed last; `selvedge doctor` and a rebuild compare it with all. If the anchor and everything since are replaced together, that is
+//!   an older state of the whole store.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -90,6 +91,19 @@ impl Bucket {
     }
 }
 
+/// The newest epoch in any head.
+pub(crate) const EVERY_HEAD: &str = "SELECT COALESCE(max(anchor), 0) FROM heads";
+
+/// The newest epoch in the heads of the threads that committed last, so that the cost does not depend on how many threads there are.
+const NEWEST_HEADS: &str = "SELECT COALESCE(max(h.anchor), 0) FROM heads AS h WHERE h.id IN \
+     (SELECT thread FROM feed WHERE position >= (SELECT max(position) FROM feed) - 200)";
+
+/// The newest epoch in some heads.
+fn epoch_in(db: &Db, heads: &str) -> Result<u64> {
+    let mut statement = db.prepare_cached(heads).map_err(database)?;
+    statement.query_row([], |row| row.get(0)).map(unsigned).map_err(database)
+}
+
 /// The anchor as stored in the database.
 struct Anchor {
     epoch: u64,
@@ -141,11 +155,9 @@ impl Anchor {
         Err(outdated(bucket.what(), "a row was replaced by an older one, or removed"))
     }
 
-    /// Refuses an anchor that is older than a head.
-    fn check_epoch(&self, db: &Db) -> Result<()> {
-        let mut statement = db.prepare_cached("SELECT COALESCE(max(anchor), 0) FROM heads").map_err(database)?;
-        let newest: i64 = statement.query_row([], |row| row.get(0)).map_err(database)?;
-        if unsigned(newest) <= self.epoch {
+    /// Refuses an anchor that is older than `epoch`, which is in a head.
+    fn check_epoch(&self, epoch: u64) -> Result<()> {
+        if epoch <= self.epoch {
             return Ok(());
         }
         Err(outdated("the accounts and requests in `registry.db`", "its anchor is older than the heads of threads"))
@@ -184,7 +196,7 @@ pub(crate) fn check_all(db: &Db) -> Result<()> {
         return Ok(());
     }
     let anchor = Anchor::read(db)?;
-    anchor.check_epoch(db)?;
+    anchor.check_epoch(epoch_in(db, EVERY_HEAD)?)?;
     Bucket::all().try_for_each(|bucket| anchor.check(db, bucket))
 }
 
@@ -205,9 +217,10 @@ impl AnchorCache {
 }
 
 impl Core {
-    /// Refuses an account or an inbox if some rows in its bucket are not the newest ones. Each process adds up a bucket once, when it first
-    /// relies on it. Without a key nothing is checked.
-    pub(crate) fn check_anchor(&self, db: &Db, bucket: Bucket) -> Result<()> {
+    /// Refuses an account or an inbox if some rows in its bucket are not the newest ones, or if the anchor is older than `known`, the epoch
+    /// in the heads that the caller has read. Each process adds up a bucket once, when it first relies on it. Without a key nothing is
+    /// checked.
+    pub(crate) fn check_anchor(&self, db: &Db, bucket: Bucket, known: u64) -> Result<()> {
         if db.seals().is_none() {
             return Ok(());
         }
@@ -221,8 +234,9 @@ impl Core {
             checked.is_empty()
         };
         if is_first {
-            anchor.check_epoch(db)?;
+            anchor.check_epoch(epoch_in(db, NEWEST_HEADS)?)?;
         }
+        anchor.check_epoch(known)?;
         anchor.check(db, bucket)?;
         // Only after the check: heads record this epoch, and so confirm the anchor.
         self.anchor.epoch.fetch_max(anchor.epoch, Ordering::Relaxed);

@@ -20,8 +20,8 @@
 //! there is at most `DIR.partial`, which the next backup to `DIR` starts over.
 
 mod partial;
-mod strays;
 mod thread;
+mod unindexed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,7 +37,7 @@ use selvedge_store::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::blobs::hash_file;
-use crate::copy_check::{Bad, TOMBSTONE, bad_tombstone};
+use crate::copy_check::{FailedCheck, TOMBSTONE, bad_tombstone};
 use crate::core::{Core, io_error};
 use crate::db::Db;
 use crate::disk::{self, Disk, DiskFile, OpenMode};
@@ -81,7 +81,7 @@ pub struct Backup {
     pub bytes: u64,
     /// Files that failed verification when it was made: copied as they were, or left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub bad: Vec<Bad>,
+    pub failed_checks: Vec<FailedCheck>,
 }
 
 /// One thread of a backup.
@@ -101,7 +101,7 @@ struct Copied {
     stale: Vec<i64>,
     blobs: u64,
     bytes: u64,
-    bad: Vec<Bad>,
+    failed_checks: Vec<FailedCheck>,
 }
 
 impl LocalStore {
@@ -149,7 +149,7 @@ fn refuse_existing(target: &Path) -> Result<()> {
     if is_there && fs::read_dir(target).map_err(io_error("read", target))?.next().is_some() {
         return Err(Error::Unusable {
             what: format!("`{}`", target.display()),
-            why: "it is not empty, and a backup is never written over anything".to_owned(),
+            why: "the folder is not empty, and a backup never overwrites anything".to_owned(),
             hint: Some("name a folder that does not exist yet".to_owned()),
         });
     }
@@ -177,10 +177,10 @@ impl BackupRun<'_> {
             self.copy_thread(row, &snapshot, &erased, &mut copied)?;
             each(index + 1, found.len());
         }
-        self.copy_strays(&mut copied)?;
+        self.copy_unindexed(&mut copied)?;
         let deleted = self.deleted_meanwhile(&snapshot)?;
         copied.threads.retain(|thread| !deleted.contains_key(&thread.thread_id));
-        copied.bad.retain(|bad| !deleted.contains_key(&bad.thread_id));
+        copied.failed_checks.retain(|bad| !deleted.contains_key(&bad.thread_id));
         self.refuse_erased_meanwhile(&erased)?;
         let format = schema::version(&snapshot)?;
         self.judge_tombstones(&snapshot, &deleted, &mut copied)?;
@@ -192,9 +192,9 @@ impl BackupRun<'_> {
         for folder in [self.layout.tombstones(), self.layout.root().to_owned(), self.target.to_owned()] {
             self.core.disk.sync_folder(&folder).map_err(io_error("sync", &folder))?;
         }
-        let Copied { threads, blobs, bytes, bad, .. } = copied;
+        let Copied { threads, blobs, bytes, failed_checks, .. } = copied;
         let backup_id = self.core.ids.hex32();
-        Ok(Backup { backup_id, made_at, store_format: format, database, heads, threads, blobs, bytes, bad })
+        Ok(Backup { backup_id, made_at, store_format: format, database, heads, threads, blobs, bytes, failed_checks })
     }
 
     /// Writes the heads of the copied logs, tombstones and accounts, signed; returns the hash of the file. Logs were verified when they
@@ -207,7 +207,8 @@ impl BackupRun<'_> {
         made_at: Timestamp,
     ) -> Result<Option<Digest>> {
         let Some(signing) = &self.core.signing else { return Ok(None) };
-        let is_bad = |thread: &ThreadId| copied.bad.iter().any(|bad| bad.is_log() && bad.thread_id == *thread);
+        let is_bad =
+            |thread: &ThreadId| copied.failed_checks.iter().any(|bad| bad.is_log() && bad.thread_id == *thread);
         let threads = copied.threads.iter().filter(|copy| !is_bad(&copy.thread_id));
         let mut named = Vec::new();
         let heads = Heads {
@@ -262,7 +263,7 @@ impl BackupRun<'_> {
             let file = disk::read(&*self.core.disk, &path, 64 << 20).ok();
             let bad = [Some(document.as_bytes()), file.as_deref()].into_iter().flatten();
             let bad = bad.filter_map(|document| bad_tombstone(thread, document, &self.core.trust)).next();
-            copied.bad.extend(bad.map(|why| Bad::file(thread, TOMBSTONE, why, true)));
+            copied.failed_checks.extend(bad.map(|why| FailedCheck::file(thread, TOMBSTONE, why, true)));
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::core::{Core, lock};
 use crate::leads::Leads;
-use crate::recent::Recent;
+use crate::lru::LruMap;
 use crate::rows::Row;
 
 /// The cached state of a thread after a commit. Never trusted: a commit compares it with the database.
@@ -40,7 +40,7 @@ const CACHED_MAX: usize = 4_096;
 pub(crate) struct ThreadCache {
     /// Those whose lease this process holds.
     held: HashMap<ThreadId, Arc<CachedThread>>,
-    others: Recent<Arc<CachedThread>>,
+    others: LruMap<Arc<CachedThread>>,
 }
 
 impl ThreadCache {

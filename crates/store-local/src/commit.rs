@@ -19,7 +19,7 @@ use selvedge_store::prepare::{Prepared, PreparedPart, prepare, request_hash};
 use selvedge_store::seal::ConsumedRequests;
 use selvedge_store::{Committed, Delivery, Error, Result, seal};
 
-use crate::core::{CachedThread, Core, DbWriter, Durability, Ended, PendingThread, Signing, lock, run};
+use crate::core::{CachedThread, Core, DbWriter, Durability, PendingThread, Signing, TransactionEnd, lock, run};
 use crate::db::Db;
 use crate::feed::FeedEnd;
 use crate::inbox;
@@ -55,7 +55,7 @@ impl Job {
 
 /// What a job wrote.
 #[derive(Default)]
-pub(crate) struct Written {
+pub(crate) struct WrittenJob {
     /// The row numbers of each part.
     numbers: Vec<Numbers>,
     /// Where each posted request was delivered.
@@ -63,16 +63,16 @@ pub(crate) struct Written {
 }
 
 /// The outcome of a job.
-pub(crate) enum Outcome {
+pub(crate) enum JobOutcome {
     /// It is durable; the caller that submitted it drains it.
-    Durable(Box<Job>, Written),
+    Durable(Box<Job>, WrittenJob),
     /// It was prepared from data that has changed since; nothing was written.
     Stale,
     /// It was refused; nothing was written.
     Refused(Error),
 }
 
-impl From<Error> for Outcome {
+impl From<Error> for JobOutcome {
     fn from(error: Error) -> Self {
         Self::Refused(error)
     }
@@ -110,7 +110,7 @@ impl From<Error> for GroupError {
 }
 
 /// One result per job.
-type Results = Vec<Result<Written, Refusal>>;
+type Results = Vec<Result<WrittenJob, Refusal>>;
 
 impl Core {
     pub(crate) fn commit(&self, batch: &Batch) -> Result<Committed> {
@@ -137,14 +137,14 @@ impl Core {
                 outcome => outcome?,
             };
             match outcome {
-                Outcome::Durable(job, written) => {
+                JobOutcome::Durable(job, written) => {
                     let (committed, stale_manifests) = self.conclude(*job, written.numbers);
                     self.show_manifests(&stale_manifests);
                     self.erase_committed(batch);
                     return Ok(committed);
                 }
-                Outcome::Stale => threads.iter().for_each(|thread| self.forget(thread)),
-                Outcome::Refused(error) => return Err(error),
+                JobOutcome::Stale => threads.iter().for_each(|thread| self.forget(thread)),
+                JobOutcome::Refused(error) => return Err(error),
             }
         }
         Err(Error::Database { why: "gave up after 10 conflicting commits".to_owned(), retryable: true })
@@ -216,7 +216,9 @@ impl Core {
         let leads = 0;
         let anchor = seen.map_or(0, |seen| seen.anchor).max(self.anchor.epoch());
         let row = Row { id, manifest, stored, head, sealed, epoch, owner, posted, consumed, leads, anchor, mark };
-        Ok((row.sealed(Some(&signing.rows.seals)), text))
+        // A new row is sealed when it is inserted, because its seal covers its number.
+        let row = if seen.is_some() { row.sealed(Some(&signing.rows.seals)) } else { row };
+        Ok((row, text))
     }
 
     /// The answer to an earlier commit of the same key.
@@ -239,31 +241,31 @@ impl Core {
     }
 
     /// Commits jobs in one transaction; returns one outcome per job, in order.
-    pub(crate) fn commit_together(&self, jobs: Vec<Job>) -> Vec<Outcome> {
+    pub(crate) fn commit_together(&self, jobs: Vec<Job>) -> Vec<JobOutcome> {
         let count = jobs.len();
         self.commit_jobs(|| Ok(jobs)).unwrap_or_else(|error| refuse_all(count, &error))
     }
 
     /// Prepares and commits a batch while no other process can write.
-    fn commit_locked(&self, batch: &Batch) -> Result<Outcome> {
+    fn commit_locked(&self, batch: &Batch) -> Result<JobOutcome> {
         let mut outcomes = self.commit_jobs(|| Ok(vec![self.job(batch, Basis::Locked)?]))?;
-        Ok(outcomes.pop().unwrap_or(Outcome::Stale))
+        Ok(outcomes.pop().unwrap_or(JobOutcome::Stale))
     }
 
-    fn commit_jobs(&self, jobs: impl FnOnce() -> Result<Vec<Job>>) -> Result<Vec<Outcome>> {
+    fn commit_jobs(&self, jobs: impl FnOnce() -> Result<Vec<Job>>) -> Result<Vec<JobOutcome>> {
         let outcomes = lock(self.writer()?).exclusive(&self.layout, |writer| {
             let jobs = jobs()?;
             let written = self.write_jobs(writer, &jobs);
             let used = written.iter().flatten().flatten().flat_map(|written| &written.numbers);
             let used = used.map(|numbers| numbers.redo.id()).collect();
             lock(&self.spares).settle(used);
-            let outcome = |(job, result): (Job, Result<Written, Refusal>)| match result {
+            let outcome = |(job, result): (Job, Result<WrittenJob, Refusal>)| match result {
                 Ok(mut written) => {
                     self.make_files(&job, &mut written.numbers);
-                    Outcome::Durable(Box::new(job), written)
+                    JobOutcome::Durable(Box::new(job), written)
                 }
-                Err(Refusal::Stale) => Outcome::Stale,
-                Err(Refusal::Because(error)) => Outcome::Refused(error),
+                Err(Refusal::Stale) => JobOutcome::Stale,
+                Err(Refusal::Because(error)) => JobOutcome::Refused(error),
             };
             Ok(jobs.into_iter().zip(written?).map(outcome).collect::<Vec<_>>())
         })?;
@@ -276,17 +278,19 @@ impl Core {
     fn write_jobs(&self, writer: &mut DbWriter, jobs: &[Job]) -> Result<Results> {
         let at_once = |connection: &Db| self.write_at_once(connection, jobs);
         let ended = match writer.transaction(&self.layout, Durability::Synced, at_once) {
-            Ended::Known(Err(GroupError::OneRefused)) => {
+            TransactionEnd::Known(Err(GroupError::OneRefused)) => {
                 let each = |connection: &Db| Ok(self.write_each(connection, jobs)?);
                 writer.transaction(&self.layout, Durability::Synced, each)
             }
             ended => ended,
         };
         match ended {
-            Ended::Known(Ok(results)) => Ok(results),
-            Ended::Known(Err(GroupError::Because(error))) => Err(error),
-            Ended::Known(Err(GroupError::OneRefused)) => Ok(jobs.iter().map(|_| Err(Refusal::Stale)).collect()),
-            Ended::Unknown(results, why) => Ok(self.look_up(jobs, results, &why)),
+            TransactionEnd::Known(Ok(results)) => Ok(results),
+            TransactionEnd::Known(Err(GroupError::Because(error))) => Err(error),
+            TransactionEnd::Known(Err(GroupError::OneRefused)) => {
+                Ok(jobs.iter().map(|_| Err(Refusal::Stale)).collect())
+            }
+            TransactionEnd::Unknown(results, why) => Ok(self.look_up(jobs, results, &why)),
         }
     }
 
@@ -341,7 +345,7 @@ impl Core {
             let row = self.read(|connection| rows::find(connection, &part.thread));
             row.is_ok_and(|row| row.is_some_and(|row| row.head == part.written.head))
         };
-        let look = |(job, result): (&Job, Result<Written, Refusal>)| match result {
+        let look = |(job, result): (&Job, Result<WrittenJob, Refusal>)| match result {
             Ok(_) if job.prepared.parts.is_empty() || !job.prepared.parts.iter().all(is_there) => {
                 Err(Refusal::Because(Error::OutcomeUnknown { why: why.to_owned() }))
             }
@@ -351,9 +355,9 @@ impl Core {
     }
 
     /// `newest` is the newest feed position; a caller that rolls back a job restores it too.
-    fn write_job(&self, connection: &Db, newest: &mut FeedEnd, job: &Job) -> Result<Written, Refusal> {
+    fn write_job(&self, connection: &Db, newest: &mut FeedEnd, job: &Job) -> Result<WrittenJob, Refusal> {
         let prepared = &job.prepared;
-        let mut written = Written::default();
+        let mut written = WrittenJob::default();
         for (part, (row, manifest)) in prepared.parts.iter().zip(&job.rows) {
             let seen = job.seen.get(&part.thread).map(Arc::as_ref);
             written.numbers.push(self.write_part(connection, newest, part, (row, manifest.as_deref()), seen)?);
@@ -408,7 +412,7 @@ impl Core {
             counts: counts.as_deref(),
             redo: spare.map(|spare| spare.id()),
         };
-        let id = match seen {
+        let (id, mark) = match seen {
             Some(seen) => {
                 if !index::move_head(connection, &now, &seen.row)? {
                     return Err(Refusal::Stale);
@@ -416,9 +420,13 @@ impl Core {
                 for lead in &seen.leads.rows {
                     rows::execute(connection, "DELETE FROM leads WHERE id = ?", [lead])?;
                 }
-                seen.row.id
+                (seen.row.id, row.mark)
             }
-            None => index::insert_thread(connection, &now)?.ok_or(Refusal::Stale)?,
+            None => {
+                let seals = &self.signing()?.rows.seals;
+                let inserted = index::insert_thread(connection, &now, Some(seals))?.ok_or(Refusal::Stale)?;
+                (inserted.id, inserted.mark)
+            }
         };
         let offset = part.before.as_ref().map_or(0, |before| before.bytes);
         let before = seen.map_or(redo::NONE, |seen| seen.redo);
@@ -441,7 +449,7 @@ impl Core {
         let chain = (&part.thread, &part.manifest.chain_root_id);
         inbox::remember(connection, id, chain, &part.answered, head.version)?;
         let saved_state = self.save_state(connection, id, part, seen.and_then(|seen| seen.saved_state))?;
-        Ok(Numbers { id, redo, saved_state, is_drained: false })
+        Ok(Numbers { id, mark, redo, saved_state, is_drained: false })
     }
 
     /// Saves a changed state once the log has grown by the state's size since it was last saved, so that saving never costs more than the
@@ -509,7 +517,7 @@ impl Core {
     ) {
         let before = seen.find(|seen| seen.row.id == numbers.id);
         let state = part.state.or_else(|| before.and_then(|before| before.state.clone()));
-        let row = Row { id: numbers.id, ..row };
+        let row = Row { id: numbers.id, mark: numbers.mark, ..row };
         let remembered = CachedThread {
             row,
             tail: part.written.tail,
@@ -526,13 +534,15 @@ impl Core {
 /// The numbers of the rows that a part was written to.
 pub(crate) struct Numbers {
     id: i64,
+    /// The seal of its head.
+    pub(crate) mark: Mark,
     redo: redo::RedoRow,
     saved_state: Option<(u64, u64)>,
     /// Whether its bytes are in the transcript.
     is_drained: bool,
 }
 
-fn refuse_all(count: usize, error: &Error) -> Vec<Outcome> {
+fn refuse_all(count: usize, error: &Error) -> Vec<JobOutcome> {
     let copy = || match error {
         Error::Io { what, path, source } => {
             Error::Io { what, path: path.clone(), source: std::io::Error::new(source.kind(), source.to_string()) }
@@ -546,7 +556,7 @@ fn refuse_all(count: usize, error: &Error) -> Vec<Outcome> {
             Error::Database { why: other.to_string(), retryable: other.retryable() }
         }
     };
-    (0..count).map(|_| Outcome::Refused(copy())).collect()
+    (0..count).map(|_| JobOutcome::Refused(copy())).collect()
 }
 
 #[cfg(test)]

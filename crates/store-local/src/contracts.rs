@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use selvedge_log::{Head, Line, line, lines};
 use selvedge_model::account::{Account, AccountId, Reservation};
-use selvedge_model::{Batch, CommitKey, Digest, Manifest, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp};
+use selvedge_model::{
+    Batch, Cancel, CommitKey, Digest, DirectiveId, Manifest, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp,
+};
+use selvedge_store::effects::Effects as _;
 use selvedge_store::heads::{Comparison, CurrentHeads, Depth, Heads};
 use selvedge_store::newest::by_age;
 use selvedge_store::{
-    Acquire, Arrival, Attest, Commit, Committed, Cursor, Delivery, Erase, Feed, FeedEntry, Filter, Handle, Inbox,
-    Lease, Leases, Ledger, Logs, Page, Position, Registry, Result, SignedFiles, Summary, Tombstone, Waiting,
+    Acquire, Commit, Committed, Cursor, Delivery, Erase, Feed, FeedEntry, Filter, Handle, Inbox, Lease, Leases, Ledger,
+    Logs, Page, Position, PostedNotice, QueuedRequest, ReadHeads, Registry, Result, SignedFiles, Summary, Tombstone,
 };
 
 use crate::anchor::Bucket;
@@ -35,6 +38,10 @@ impl Commit for LocalStore {
     }
 
     fn delete(&self, thread: &ThreadId) -> Result<Tombstone> {
+        // Its usage stays, and can't be derived any more when its log is gone. A failure must not keep a thread from being deleted.
+        if let Err(error) = self.record_usage(&Cancel::new()) {
+            self.core.note_problem(format!("the usage of `{thread}` could not be recorded: {error}"));
+        }
         self.core.delete(thread)
     }
 }
@@ -46,7 +53,7 @@ impl Logs for LocalStore {
 
     fn read(&self, thread: &ThreadId, from: u64, limit: usize) -> Result<Vec<Line>> {
         let path = self.core.layout.transcript(thread);
-        let (head, overlay) = self.core.open_log(thread)?.committed();
+        let (head, overlay) = self.core.open_current_log(thread)?.committed();
         let mut found = Vec::new();
         if from >= head.lines || limit == 0 {
             return Ok(found);
@@ -80,7 +87,7 @@ impl Logs for LocalStore {
     }
 
     fn transcript(&self, thread: &ThreadId) -> Result<(Head, Box<dyn BufRead + Send>)> {
-        let (head, overlay) = self.core.open_log(thread)?.committed();
+        let (head, overlay) = self.core.open_current_log(thread)?.committed();
         Ok((head, Box::new(BufReader::with_capacity(1 << 16, overlay))))
     }
 
@@ -103,7 +110,11 @@ impl Leases for LocalStore {
     }
 
     fn beat(&self, at: Timestamp) -> Result<()> {
-        self.core.beat(at)
+        match &self.owner_file {
+            Some(file) => self.core.beat(&**file, at),
+            // Opened for reading only.
+            None => self.core.writer().map(|_| ()),
+        }
     }
 
     fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
@@ -132,7 +143,7 @@ impl Inbox for LocalStore {
         self.core.post(posted)
     }
 
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<QueuedRequest>> {
         self.core.pending(thread)
     }
 
@@ -147,7 +158,7 @@ impl Inbox for LocalStore {
         self.core.read(inbox::newest)
     }
 
-    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<Arrival>> {
+    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<PostedNotice>> {
         self.core.read(|connection| inbox::arrivals(connection, after, limit))
     }
 }
@@ -194,8 +205,21 @@ impl Feed for LocalStore {
         self.core.after(position, limit)
     }
 
+    fn leases_freed(&self) -> u64 {
+        self.core.watch.leases_freed()
+    }
+
     fn watch(&self, seen: Position, timeout: Duration) -> Result<()> {
-        let is_there = || Ok(!self.after(seen.commits, 1)?.is_empty() || self.newest()? > seen.requests);
+        let is_there = || {
+            if self.leases_freed() > seen.leases {
+                return Ok(true);
+            }
+            // What is excluded costs no query.
+            if seen.requests != u64::MAX && self.newest()? > seen.requests {
+                return Ok(true);
+            }
+            Ok(seen.commits != u64::MAX && !self.after(seen.commits, 1)?.is_empty())
+        };
         self.core.watch.wait(self.core.layout.root(), timeout, is_there)
     }
 }
@@ -208,7 +232,7 @@ impl Ledger for LocalStore {
     fn account(&self, id: &AccountId) -> Result<Option<Account>> {
         self.core.read(|connection| {
             let account = rows::accounts(connection, "thread_id = ?", id.as_str())?.pop();
-            self.core.check_anchor(connection, Bucket::of_account(id))?;
+            self.core.check_anchor(connection, Bucket::of_account(id), 0)?;
             Ok(account)
         })
     }
@@ -228,7 +252,7 @@ impl Ledger for LocalStore {
     }
 }
 
-impl Attest for LocalStore {
+impl ReadHeads for LocalStore {
     fn store_id(&self) -> Result<String> {
         self.store_id()
     }
@@ -257,16 +281,16 @@ impl SignedFiles for LocalStore {
         self.write_capabilities(thread, body)
     }
 
+    fn write_knowledge(&self, id: &DirectiveId, body: &str, is_replaceable: &dyn Fn(&str) -> bool) -> Result<Digest> {
+        self.write_knowledge(id, body, is_replaceable)
+    }
+
     fn check_manifest(&self, recorded: &Manifest) -> Result<()> {
         self.check_manifest(recorded)
     }
 
     fn missing_manifest(&self, thread: &ThreadId) -> Option<String> {
         self.missing_manifest(thread)
-    }
-
-    fn take_problems(&self) -> Vec<String> {
-        self.take_problems()
     }
 }
 

@@ -24,7 +24,7 @@ use crate::replay::read_log;
 
 /// Something that failed verification: a thread's log, one of its blobs, its `thread.json` or its tombstone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bad {
+pub struct FailedCheck {
     /// The thread.
     pub thread_id: ThreadId,
     /// The blob, if it is not the log itself.
@@ -44,7 +44,7 @@ pub(crate) const MANIFEST: &str = "thread.json";
 /// The `file` of a bad tombstone.
 pub(crate) const TOMBSTONE: &str = "tombstone";
 
-impl Bad {
+impl FailedCheck {
     /// A log that failed verification.
     pub(crate) fn log(thread: &ThreadId, why: String, copied: bool) -> Self {
         Self { thread_id: thread.clone(), blob: None, file: None, why, copied }
@@ -75,17 +75,17 @@ pub(crate) struct CopyVerdict {
 
 impl CopyVerdict {
     /// The failures to report; `is_there` says what was copied.
-    pub(crate) fn bad(&self, thread: &ThreadId, is_there: impl Fn(Option<&Digest>) -> bool) -> Vec<Bad> {
+    pub(crate) fn bad(&self, thread: &ThreadId, is_there: impl Fn(Option<&Digest>) -> bool) -> Vec<FailedCheck> {
         let is_copied = is_there(None);
-        let log =
-            (self.finding != Finding::Sound).then(|| Bad::log(thread, describe(thread, &self.finding), is_copied));
+        let log = (self.finding != Finding::Sound)
+            .then(|| FailedCheck::log(thread, describe(thread, &self.finding), is_copied));
         let manifest = self.bad_manifest.iter().map(|why| {
             let why = format!("`{MANIFEST}` of `{thread}` failed verification: {why}");
-            Bad::file(thread, MANIFEST, why, is_copied)
+            FailedCheck::file(thread, MANIFEST, why, is_copied)
         });
-        let blobs = self.bad_blobs.iter().map(|bad| Bad {
+        let blobs = self.bad_blobs.iter().map(|bad| FailedCheck {
             blob: Some(bad.blob),
-            ..Bad::log(thread, describe(thread, &bad.clone().into_finding()), is_there(Some(&bad.blob)))
+            ..FailedCheck::log(thread, describe(thread, &bad.clone().into_finding()), is_there(Some(&bad.blob)))
         });
         log.into_iter().chain(manifest).chain(blobs).collect()
     }
@@ -109,7 +109,9 @@ pub(crate) fn judge_copy(
         if shown_version == Some(entry.head.version) {
             shown_hash = Some(entry.head.hash);
         }
-        entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
+        for line in &entry.lines {
+            named.take(entry.head.version, &line.event);
+        }
     });
     let examined = read.map_err(io_error("read", &path))?;
     let evidence = Evidence { head: Some(head), file_bytes: examined.bytes, ..Evidence::default() };

@@ -18,10 +18,9 @@ use selvedge_store::{Error, Result};
 use crate::anchor::AnchorCache;
 pub(crate) use crate::cache::CachedThread;
 use crate::cache::ThreadCache;
-use crate::commit::{Job, Outcome};
+use crate::commit::{Job, JobOutcome};
 use crate::db::{Db, Sealer};
 use crate::disk::{Disk, DiskFile, OpenMode};
-use crate::family::Kin;
 use crate::handles::Handles;
 use crate::layout::Layout;
 use crate::problems::Problems;
@@ -57,7 +56,7 @@ pub(crate) struct Core {
     /// Serializes this process's commits to each thread, so that no signature is wasted on a conflict.
     pub(crate) queues: Arc<Queues>,
     pub(crate) lease_queue: LeaseQueue,
-    pub(crate) group: Group<Job, Outcome>,
+    pub(crate) group: Group<Job, JobOutcome>,
     pub(crate) cache: Mutex<ThreadCache>,
     pub(crate) handles: Handles,
     pub(crate) pending: Mutex<Pending>,
@@ -69,8 +68,6 @@ pub(crate) struct Core {
     pub(crate) watch: Watch,
     /// The newest known version of each account that was used; on first use it is compared with what the logs of its family posted.
     pub(crate) accounts: Mutex<HashMap<AccountId, u64>>,
-    /// The threads that may have posted to each account.
-    pub(crate) kin: Mutex<Kin>,
     /// What this process knows about the anchor.
     pub(crate) anchor: AnchorCache,
     /// Problems that were found and repaired, until the caller takes them.
@@ -154,7 +151,7 @@ pub(crate) struct DataVersion {
 }
 
 /// How a transaction ended.
-pub(crate) enum Ended<T, E = Error> {
+pub(crate) enum TransactionEnd<T, E = Error> {
     /// With this result.
     Known(Result<T, E>),
     /// The outcome is unknown: the sync of the commit failed.
@@ -208,25 +205,25 @@ impl DbWriter {
         layout: &Layout,
         durability: Durability,
         work: impl FnOnce(&Db) -> Result<T, E>,
-    ) -> Ended<T, E> {
+    ) -> TransactionEnd<T, E> {
         let connection = match self.ready(layout, durability) {
             Ok(connection) => connection,
-            Err(error) => return Ended::Known(Err(error.into())),
+            Err(error) => return TransactionEnd::Known(Err(error.into())),
         };
         if let Err(error) = run(connection, "BEGIN IMMEDIATE") {
             // If SQLite can't open the database for writing, it opens it for reading and keeps that mode, even if the cause was temporary.
             if matches!(error, Error::Io { .. }) {
                 self.connection = None;
             }
-            return Ended::Known(Err(error.into()));
+            return TransactionEnd::Known(Err(error.into()));
         }
         match work(connection) {
             Ok(value) => match run(connection, "COMMIT") {
-                Ok(()) => Ended::Known(Ok(value)),
+                Ok(()) => TransactionEnd::Known(Ok(value)),
                 // Nothing was committed.
                 Err(error @ Error::Io { .. }) => {
                     _ = run(connection, "ROLLBACK");
-                    Ended::Known(Err(error.into()))
+                    TransactionEnd::Known(Err(error.into()))
                 }
                 Err(error) => {
                     // After a failed sync the pages in memory prove nothing: this connection is not used again.
@@ -235,14 +232,14 @@ impl DbWriter {
                     // The next commit, in any process, must not append after frames that may be lost. If this fails now, it is repeated
                     // before this process writes again.
                     _ = self.ready(layout, durability);
-                    Ended::Unknown(value, error.to_string())
+                    TransactionEnd::Unknown(value, error.to_string())
                 }
             },
             Err(error) => {
                 if run(connection, "ROLLBACK").is_err() {
                     self.connection = None;
                 }
-                Ended::Known(Err(error))
+                TransactionEnd::Known(Err(error))
             }
         }
     }
@@ -313,6 +310,11 @@ fn register_owner(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<B
 fn open_to_write(layout: &Layout, disk: &dyn Disk) -> Result<Connection> {
     let had_log = layout.database().with_extension("db-wal").exists();
     let connection = schema::open(&layout.database(), Use::Write)?;
+    // The file itself says how it is written; another program may have changed that, and readers would block writers.
+    let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(database)?;
+    if mode != "wal" {
+        connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
+    }
     // If SQLite can't open the database for writing, it opens it for reading and keeps that mode; the index of its log stays read-only as
     // long as this process has any connection. Detected here, while a second attempt still helps.
     run(&connection, "BEGIN IMMEDIATE").and_then(|()| run(&connection, "ROLLBACK"))?;
@@ -389,8 +391,8 @@ impl Core {
     pub(crate) fn write<T>(&self, durability: Durability, work: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
         let mut writer = lock(self.writer()?);
         writer.exclusive(&self.layout, |writer| match writer.transaction(&self.layout, durability, work) {
-            Ended::Known(result) => result,
-            Ended::Unknown(_, why) => Err(Error::OutcomeUnknown { why }),
+            TransactionEnd::Known(result) => result,
+            TransactionEnd::Unknown(_, why) => Err(Error::OutcomeUnknown { why }),
         })
     }
 

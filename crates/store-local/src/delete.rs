@@ -2,12 +2,13 @@
 //!
 //! One transaction removes the thread from every table and inserts its tombstone; from then on the thread is deleted for every process, and
 //! a late writer is refused. Writing the tombstone's file and removing the folder follow; if a crash interrupts them, the next process that
-//! opens the store finishes them.
+//! opens the store finishes them. A folder whose log continues after its tombstone is never removed.
 
 use std::io::BufReader;
 
 use rusqlite::params;
 use selvedge_log::document::{self, DocumentError, DocumentKind};
+use selvedge_log::{Head, Trust};
 use selvedge_model::account::Account;
 use selvedge_model::{Status, ThreadId};
 use selvedge_store::tombstone::postings_of;
@@ -15,9 +16,11 @@ use selvedge_store::{Error, Result, Tombstone};
 
 use crate::core::{Core, Durability, io_error};
 use crate::db::Db;
-use crate::disk;
+use crate::disk::{self, Disk};
 use crate::feed;
 use crate::inbox;
+use crate::layout::Layout;
+use crate::replay::read_log;
 use crate::rows::{self, bad_row, signed};
 use crate::schema::database;
 
@@ -45,6 +48,23 @@ pub(crate) fn remove_rows(db: &Db, id: i64) -> Result<()> {
         rows::execute(db, &format!("DELETE FROM main.{table} WHERE {column} = ?"), [id])?;
     }
     Ok(())
+}
+
+/// Why the folder of a deleted thread is not removed.
+pub(crate) const EXCEEDS: &str = "it was deleted, and its log continues after that";
+
+/// Whether the log in a thread's folder is another one than was deleted, or continues after that: then it was deleted in a copy of the
+/// store, or its tombstone was copied here.
+pub(crate) fn exceeds(
+    layout: &Layout,
+    disk: &dyn Disk,
+    trust: &Trust,
+    thread: &ThreadId,
+    buried: &Head,
+) -> Result<bool> {
+    let path = layout.transcript(thread);
+    let examined = read_log(disk, layout, thread, trust, None, |_| {}).map_err(io_error("read", &path))?;
+    Ok(examined.head().is_some_and(|head| head.log_id != buried.log_id || head.version > buried.version))
 }
 
 impl Core {
@@ -143,16 +163,24 @@ impl Core {
         })?;
         for (thread, document) in unfinished {
             let thread = ThreadId::new(thread).map_err(bad_row)?;
-            // Nothing is removed because of a row that is not signed, or if the thread has rows.
+            // Nothing is removed because of a row that is not signed, if the thread has rows, or if another log was deleted.
             match self.tombstone(&thread) {
                 Err(error) => self.note_problem(error.to_string()),
                 Ok(_) if self.read(|db| Ok(rows::find_any(db, &thread)?.is_some()))? => {
                     self.note_problem(format!("`{thread}` has a tombstone, but is not deleted"));
                 }
+                Ok(Some(tombstone)) if self.exceeds(&tombstone)? => {
+                    self.note_problem(format!("the folder of `{thread}` is kept: {EXCEEDS}"));
+                }
                 Ok(_) => self.bury(&thread, &document)?,
             }
         }
         Ok(())
+    }
+
+    /// Whether the log in the folder of a deleted thread is not the one that was deleted.
+    pub(crate) fn exceeds(&self, tombstone: &Tombstone) -> Result<bool> {
+        exceeds(&self.layout, &*self.disk, &self.trust, &tombstone.manifest.thread_id, &tombstone.head)
     }
 
     /// Creates the folder of all tombstones, if it does not exist.
@@ -174,6 +202,8 @@ impl Core {
             self.disk.remove_folder(&folder).map_err(io_error("remove", &folder))?;
             self.disk.sync_folder(self.layout.root()).map_err(io_error("sync", self.layout.root()))?;
         }
+        self.leave_search(thread, None)?;
+        self.leave_embeddings(thread, None)?;
         self.write(Durability::Lazy, |connection| {
             rows::execute(connection, "UPDATE tombstones SET buried = 1 WHERE thread_id = ?", [thread.as_str()])?;
             Ok(())

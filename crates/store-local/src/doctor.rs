@@ -1,7 +1,7 @@
 //! Checks everything in a store, changes nothing, and says what to do.
 //!
 //! - `threads`: one thread at a time: file, head, manifest, other files. `log_ends`: the end of a log. `blobs`: whether the blobs that it
-//!   names exist. `store_wide`: what is between the threads and in the database. `strays`: folders without rows. `folders`: the
+//!   names exist. `store_wide`: what is between the threads and in the database. `unindexed`: folders without rows. `folders`: the
 //!   folders that must exist, and who may write to them.
 //!
 //! Other processes may write meanwhile; a problem is checked a second time before it is reported.
@@ -13,8 +13,8 @@ mod folders;
 mod log_ends;
 mod seals;
 mod store_wide;
-mod strays;
 mod threads;
+mod unindexed;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -90,6 +90,7 @@ impl Examiner<'_> {
         self.tombstones(report)?;
         self.seals(&found, report)?;
         self.signers(report);
+        self.effects(report)?;
         self.waiting(report)
     }
 
@@ -140,7 +141,7 @@ impl Examiner<'_> {
             let short = key.short();
             let (code, standing, help) = match self.core().trust.status(&key) {
                 Some(Status::Revoked) => (
-                    "revoked_key",
+                    "log_revoked_key",
                     "which you revoked",
                     format!("if that was a mistake, trust it again: `selvedge keys trust --again {short}`"),
                 ),
@@ -161,7 +162,7 @@ impl Examiner<'_> {
         if self.depth == Depth::Unsigned {
             let why = "the list of your trusted keys can't be read";
             let found =
-                Finding::new(Severity::Warning, "signatures_unjudged", "the store", "no signature was checked", why);
+                Finding::new(Severity::Warning, "signatures_not_checked", "the store", "no signature was checked", why);
             report.add(found.help("repair the list of your trusted keys, then check again"));
         }
     }

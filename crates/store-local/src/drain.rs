@@ -11,7 +11,7 @@ use selvedge_log::scan::{Scanner, Signatures, examine};
 use selvedge_model::{OwnerId, ThreadId};
 use selvedge_store::{Error, Result};
 
-use crate::core::{Core, DbWriter, Durability, Ended, PendingThread, io_error, lock};
+use crate::core::{Core, DbWriter, Durability, PendingThread, TransactionEnd, io_error, lock};
 use crate::db::Db;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::layout::{Layout, check_folder};
@@ -89,7 +89,7 @@ impl Core {
             if !rows.stale.is_empty() {
                 // They are spares of a process that died, or of a live one, which inserts new ones.
                 let delete = |connection: &Db| redo::delete(connection, &rows.stale);
-                if let Ended::Known(Err(error)) = writer.transaction(&self.layout, Durability::Lazy, delete) {
+                if let TransactionEnd::Known(Err(error)) = writer.transaction(&self.layout, Durability::Lazy, delete) {
                     notices.push(format!("unused redo could not be deleted: {error}"));
                 }
             }

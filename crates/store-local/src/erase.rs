@@ -99,7 +99,9 @@ impl LocalStore {
     fn names(&self, thread: &ThreadId, blob: &Digest) -> Result<bool> {
         let mut named = NamedBlobs::default();
         self.verify(thread, &mut |entry| {
-            entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
+            for line in &entry.lines {
+                named.take(entry.head.version, &line.event);
+            }
         })?;
         Ok(named.must_be_there().any(|(name, _)| name == *blob))
     }
@@ -154,6 +156,8 @@ impl Core {
                 continue;
             }
             self.remove_blob(&thread, &blob)?;
+            self.leave_search(&thread, Some(&blob))?;
+            self.leave_embeddings(&thread, Some(&blob))?;
             self.write(Durability::Lazy, |connection| {
                 let sql = "UPDATE erasures SET done = 1 WHERE thread = ? AND blob = ?";
                 rows::execute(connection, sql, params![id, &blob.0[..]])?;

@@ -2,92 +2,49 @@
 //!
 //! An account row that was replaced by an older one has a valid seal, and so may the head of the thread that posted since. But that thread's
 //! log continues after its head, and a log without a row still has a folder. So before a process first relies on an account, it compares
-//! the log of each of these threads with its head. The threads are collected from sealed manifests, once per process; an index is not
-//! used, because another program could have emptied it.
+//! the log of each of these threads with its head.
+//!
+//! The family is walked by what is signed or sealed: a chain by the continuations in sealed manifests, the parent by the manifest of the
+//! chain's root, children by the records in the logs of the chain, whose bytes are hashed and compared with their heads. An index only
+//! adds threads, because another program could have emptied it. The cost depends on the family, not on the store.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::io::BufReader;
 
+use memchr::memmem;
+use selvedge_log::hash::RunningHash;
 use selvedge_log::{line, lines};
 use selvedge_model::account::{Account, AccountId};
-use selvedge_model::{Event, Manifest, ThreadId, Timestamp};
-use selvedge_store::Result;
+use selvedge_model::fold::Spawned;
+use selvedge_model::{Event, Manifest, Status, ThreadId};
+use selvedge_store::{Error, Result};
+use serde_json::Value;
 
 use crate::anchor::Bucket;
-use crate::core::{Core, lock};
+use crate::core::{Core, io_error};
 use crate::db::Db;
-use crate::disk::OpenMode;
-use crate::layout::{is_reserved, listed};
-use crate::overlay::Overlay;
+use crate::ledger::Children;
 use crate::rows::{self, Row};
 use crate::schema::database;
 use crate::view::unindexed;
 
-/// The threads of a store, by chain and parent.
-#[derive(Debug, Default)]
-pub(crate) struct Kin {
-    /// The highest number of a thread that was taken in.
-    newest: i64,
-    /// The root of the chain of each thread.
-    roots: HashMap<ThreadId, ThreadId>,
-    /// The threads of each chain.
-    chains: HashMap<ThreadId, Vec<ThreadId>>,
-    /// The threads that each thread started.
-    children: HashMap<ThreadId, Vec<ThreadId>>,
-    /// The thread that started a chain, by the root of the chain.
-    parents: HashMap<ThreadId, ThreadId>,
-    /// Threads that have a log and no row.
-    strays: BTreeSet<ThreadId>,
-}
-
 /// The threads that may have posted to an account.
 #[derive(Debug, Default)]
 pub(crate) struct Family {
+    /// Every thread of it that was looked for.
     threads: BTreeSet<ThreadId>,
     /// The accounts of the chains.
     accounts: BTreeSet<AccountId>,
-    /// Those of the threads that have a log and no row.
-    strays: Vec<ThreadId>,
-}
-
-impl Kin {
-    fn take_in(&mut self, thread: ThreadId, root: ThreadId, parent: Option<ThreadId>) {
-        if let Some(parent) = parent {
-            self.children.entry(parent.clone()).or_default().push(thread.clone());
-            self.parents.insert(root.clone(), parent);
-        }
-        self.chains.entry(root.clone()).or_default().push(thread.clone());
-        self.roots.insert(thread, root);
-    }
-
-    /// Takes in the threads that were added since. A row that fails its seal could name another family: its log is read instead.
-    fn read(&mut self, db: &Db) -> Result<()> {
-        let sql = format!("SELECT {} FROM {} WHERE t.id > ? ORDER BY t.id", rows::COLUMNS, rows::TABLES);
-        let mut statement = db.prepare_cached(&sql).map_err(database)?;
-        let mut found = statement.query([self.newest]).map_err(database)?;
-        while let Some(raw) = found.next().map_err(database)? {
-            let row = rows::row(rows::raw(raw).map_err(database)?)?;
-            self.newest = row.id;
-            if row.check(db).is_ok() {
-                let Manifest { thread_id, chain_root_id, parent_id, .. } = row.manifest;
-                self.take_in(thread_id, chain_root_id, parent_id);
-            }
-        }
-        Ok(())
-    }
-
-    fn of(&self, id: &AccountId) -> Family {
-        let chain = |root: &ThreadId| self.chains.get(root).into_iter().flatten();
-        let root_of = |thread: &ThreadId| self.roots.get(thread).unwrap_or(thread).clone();
-        let children = chain(id).flat_map(|thread| self.children.get(thread).into_iter().flatten());
-        let accounts: BTreeSet<_> = children.chain(self.parents.get(id)).map(root_of).chain([id.clone()]).collect();
-        let threads: BTreeSet<_> = accounts.iter().flat_map(chain).cloned().collect();
-        let strays = threads.intersection(&self.strays).cloned().collect();
-        Family { threads, accounts, strays }
-    }
+    /// Threads that have a log and no row.
+    unindexed: Vec<ThreadId>,
+    /// Threads that should be here, and have neither a row, nor a log, nor a tombstone.
+    missing: Vec<ThreadId>,
+    /// The newest version of the account that a deleted thread posted to.
+    posted_by_deleted: u64,
 }
 
 impl Family {
-    /// The rows of its threads, each what was sealed.
+    /// The rows of its threads; refused if one fails its seal.
     pub(crate) fn rows(&self, db: &Db) -> Result<Vec<Row>> {
         self.threads.iter().filter_map(|thread| rows::find(db, thread).transpose()).collect()
     }
@@ -96,61 +53,193 @@ impl Family {
     pub(crate) fn parts(&self) -> BTreeSet<Bucket> {
         self.accounts.iter().map(Bucket::of_account).collect()
     }
+
+    /// The newest version of the account that a deleted thread posted to.
+    pub(crate) fn posted_by_deleted(&self) -> u64 {
+        self.posted_by_deleted
+    }
+}
+
+/// Whether a thread must be in the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// An account that is not known to be incomplete has all of its postings.
+    Required,
+    /// It may be in another store, and may never have posted.
+    Optional,
+}
+
+/// The children in the log of a thread.
+#[derive(Default)]
+struct LoggedChildren {
+    spawned: BTreeSet<ThreadId>,
+    /// Those that money was reserved for, and not released unused.
+    funded: Children,
+}
+
+/// A walk over the family of one account.
+struct Walk<'a> {
+    core: &'a Core,
+    account: &'a AccountId,
+    family: Family,
+}
+
+impl Walk<'_> {
+    /// Adds the threads of a chain, from its root on; returns the manifests of those that are here or were deleted.
+    fn add_chain(&mut self, root: &ThreadId, presence: Presence) -> Result<Vec<Manifest>> {
+        self.family.accounts.insert(root.clone());
+        let mut found = Vec::new();
+        let mut next = Some((root.clone(), presence));
+        let mut indexed = self.core.indexed("chain_root_id", root)?.into_iter();
+        while let Some((thread, presence)) = next.take().or_else(|| Some((indexed.next()?, Presence::Optional))) {
+            if !self.family.threads.insert(thread.clone()) {
+                continue;
+            }
+            let Some(manifest) = self.find(&thread, presence)? else { continue };
+            let continuation = manifest.continuation_thread_id.clone().filter(|_| manifest.status == Status::Continued);
+            next = continuation.map(|continuation| (continuation, presence));
+            found.push(manifest);
+        }
+        Ok(found)
+    }
+
+    /// The manifest of a thread that is here or was deleted; notes one that is neither.
+    fn find(&mut self, thread: &ThreadId, presence: Presence) -> Result<Option<Manifest>> {
+        if let Some(row) = self.core.read(|db| rows::find(db, thread))? {
+            return Ok(Some(row.manifest));
+        }
+        // A tombstone that fails verification is reported where it is read.
+        if let Some(tombstone) = self.core.tombstone(thread).ok().flatten() {
+            let postings = tombstone.postings.into_iter().flatten();
+            let newest = postings.filter(|posted| posted.account == *self.account).map(|posted| posted.to).max();
+            self.family.posted_by_deleted = self.family.posted_by_deleted.max(newest.unwrap_or(0));
+            return Ok(Some(tombstone.manifest));
+        }
+        if self.core.is_stray(thread)? {
+            self.family.unindexed.push(thread.clone());
+        } else if presence == Presence::Required {
+            self.family.missing.push(thread.clone());
+        }
+        Ok(None)
+    }
+
+    /// Adds the chain that a thread belongs to.
+    fn add_chain_of(&mut self, thread: &ThreadId, presence: Presence) -> Result<()> {
+        let row = self.core.read(|db| rows::find(db, thread))?;
+        let root = row.map_or_else(|| thread.clone(), |row| row.manifest.chain_root_id);
+        self.add_chain(&root, presence).map(drop)
+    }
 }
 
 impl Core {
     /// The threads that may have posted to an account.
     pub(crate) fn family(&self, id: &AccountId) -> Result<Family> {
-        let mut kin = lock(&self.kin);
-        let folders = if kin.newest == 0 { self.folders()? } else { Vec::new() };
-        self.read(|db| kin.read(db))?;
-        // Folders were listed first: one that has no row by now had none then.
-        for thread in folders {
-            if !kin.roots.contains_key(&thread)
-                && let Some((root, parent)) = self.birth(&thread)
-            {
-                // A row that fails its seal is refused where the family needs it.
-                if self.is_stray(&thread).unwrap_or(false) {
-                    kin.strays.insert(thread.clone());
-                }
-                kin.take_in(thread, root, parent);
-            }
+        let mut walk = Walk { core: self, account: id, family: Family::default() };
+        let chain = walk.add_chain(id, Presence::Required)?;
+        let mut children = BTreeSet::new();
+        let mut funded = BTreeSet::new();
+        for thread in chain.iter().map(|manifest| &manifest.thread_id) {
+            children.extend(self.indexed("parent_id", thread)?);
+            let logged = self.logged_children(thread, id)?;
+            children.extend(logged.spawned);
+            funded.extend(logged.funded.into_names());
         }
-        Ok(kin.of(id))
+        for child in funded {
+            walk.add_chain_of(&child, Presence::Required)?;
+        }
+        for child in children {
+            walk.add_chain_of(&child, Presence::Optional)?;
+        }
+        if let Some(parent) = chain.iter().find_map(|manifest| manifest.parent_id.as_ref()) {
+            walk.add_chain_of(parent, Presence::Optional)?;
+        }
+        Ok(walk.family)
     }
 
-    /// Refuses an account if the log of a thread that may have posted to it continues after its head, or has no head. If the account is
-    /// known to be incomplete, missing postings count as spent.
+    /// Refuses an account if the log of a thread that may have posted to it continues after its head, or has no head, or if such a thread
+    /// is gone without a tombstone. If the account is known to be incomplete, missing postings count as spent.
     pub(crate) fn check_family(&self, account: Option<&Account>, family: &Family, rows: &[Row]) -> Result<()> {
         for row in rows {
             self.refuse_outdated_row(&row.manifest.thread_id, row)?;
         }
-        let is_incomplete = account.is_some_and(|account| account.incomplete);
-        match family.strays.iter().find(|_| !is_incomplete) {
-            Some(stray) if self.is_stray(stray)? => Err(unindexed(stray)),
-            _ => Ok(()),
+        if account.is_some_and(|account| account.incomplete) {
+            return Ok(());
         }
-    }
-
-    /// The threads that have a folder.
-    fn folders(&self) -> Result<Vec<ThreadId>> {
-        let named = |name: &str| ThreadId::from_folder(name).ok().filter(|_| !is_reserved(name));
-        let entries = listed(self.layout.root())?;
-        Ok(entries.iter().filter_map(|entry| named(&entry.file_name().to_string_lossy())).collect())
-    }
-
-    /// The chain and the parent that the first line of a log names.
-    fn birth(&self, thread: &ThreadId) -> Option<(ThreadId, Option<ThreadId>)> {
-        let file = self.disk.open(&self.layout.transcript(thread), OpenMode::Read).ok()?;
-        let mut buffer = Vec::new();
-        let mut reader = std::io::BufReader::new(Overlay::of_file(Some(file)).ok()?);
-        lines::next_line(&mut reader, &mut buffer).ok()?;
-        match line::decode(buffer.strip_suffix(b"\n")?).ok()?.event {
-            Event::ThreadCreated(created) => {
-                let born = Manifest::born(thread, &created, Timestamp::from_micros(0));
-                Some((born.chain_root_id, born.parent_id))
+        for thread in &family.unindexed {
+            if self.is_stray(thread)? {
+                return Err(unindexed(thread));
             }
-            _ => None,
         }
+        for missing in family.missing.iter().filter(|_| account.is_some()) {
+            if !self.is_known(missing)? {
+                return Err(Error::Integrity {
+                    what: format!("`{missing}` is missing"),
+                    why: "it may have spent money of this tree, and neither its log nor its tombstone is here"
+                        .to_owned(),
+                    hint: Some(
+                        "put its folder back, or continue without it: `selvedge reindex` counts what is unknown as spent"
+                            .to_owned(),
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a thread has a row or a tombstone.
+    fn is_known(&self, thread: &ThreadId) -> Result<bool> {
+        self.read(|db| Ok(rows::find_any(db, thread)?.is_some() || rows::tombstone(db, thread)?.is_some()))
+    }
+
+    /// The threads that an index names under a thread.
+    fn indexed(&self, column: &str, thread: &ThreadId) -> Result<Vec<ThreadId>> {
+        let found = self.read(|db| {
+            let sql = format!("SELECT thread_id FROM threads WHERE {column} = ?");
+            let mut statement = db.prepare_cached(&sql).map_err(database)?;
+            let found = statement.query_map([thread.as_str()], |row| row.get::<_, String>(0)).map_err(database)?;
+            found.collect::<rusqlite::Result<Vec<_>>>().map_err(database)
+        })?;
+        found.into_iter().map(|name| ThreadId::new(name).map_err(rows::bad_row)).collect()
+    }
+
+    /// The children in the log of a thread, if it is here; refused if the log is not the one that was signed.
+    fn logged_children(&self, thread: &ThreadId, account: &AccountId) -> Result<LoggedChildren> {
+        let mut children = LoggedChildren::default();
+        let Some(row) = self.read(|db| rows::find(db, thread))? else { return Ok(children) };
+        let path = self.layout.transcript(thread);
+        let (head, overlay) = self.open_log(thread)?.committed();
+        let mut reader = BufReader::with_capacity(1 << 16, overlay);
+        let mut hash = RunningHash::new();
+        let mut buffer = Vec::new();
+        let names = [r#""event_type":"child_spawned""#, r#""child":"#].map(memmem::Finder::new);
+        while lines::next_line(&mut reader, &mut buffer).map_err(io_error("read", &path))? {
+            hash.update(&buffer);
+            // In a text of a message these quotes are escaped.
+            if names.iter().any(|name| name.find(&buffer).is_some()) {
+                children.take(buffer.strip_suffix(b"\n").unwrap_or(&buffer), account)?;
+            }
+        }
+        if hash.digest() != head.hash {
+            self.hash_again(thread, &row)?;
+            return Err(rows::bad_row("a head does not belong to its log"));
+        }
+        Ok(children)
+    }
+}
+
+impl LoggedChildren {
+    fn take(&mut self, bytes: &[u8], account: &AccountId) -> Result<()> {
+        match line::decode(bytes)?.event {
+            Event::ChildSpawned(fields) => {
+                let spawned = serde_json::from_value::<Spawned>(Value::Object(fields));
+                self.spawned.extend(spawned.ok().map(|spawned| spawned.thread_id));
+            }
+            event => {
+                if let Some((name, record)) = event.posting().filter(|(_, record)| record.account == *account) {
+                    self.funded.note(name, record);
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -79,7 +79,7 @@ impl FeedEnd {
         let run = Run::of(row, None).map_err(database)?;
         let position = run.last();
         let in_row = run.counts.len();
-        let version = run.version + (position - run.position);
+        let version = run.version.saturating_add(position - run.position);
         let begin = run.position;
         let thread = run.thread;
         Ok(Self { position, thread, version, begin, counts: [run.counts, run.more].concat(), in_row })
@@ -87,9 +87,9 @@ impl FeedEnd {
 
     /// Whether this version of a thread extends the run.
     fn extends_run(&self, thread: i64, version: u64) -> bool {
-        let places = self.position - self.begin + 1;
+        let places = (self.position - self.begin).saturating_add(1);
         self.thread == thread
-            && self.version + 1 == signed(version)
+            && self.version.checked_add(1) == Some(signed(version))
             && places < RUN_MAX
             && counts::len(&self.counts) == unsigned(places)
     }
@@ -112,7 +112,7 @@ impl FeedEnd {
         version: u64,
         lines: &Range<u64>,
     ) -> Result<()> {
-        let position = self.position + 1;
+        let position = self.position.saturating_add(1);
         if self.extends_run(thread, version) {
             self.position = position;
             self.version = signed(version);
@@ -238,11 +238,11 @@ impl Run {
         let position: i64 = row.get(0)?;
         let version: i64 = row.get(2)?;
         if let Some(before) = before {
-            before.length = position - before.position;
+            before.length = position.saturating_sub(before.position);
             before.more.clear();
         }
         let head: Option<i64> = row.get(3)?;
-        let length = head.map_or(1, |head| head - version + 1).max(1);
+        let length = head.map_or(1, |head| head.saturating_sub(version).saturating_add(1)).max(1);
         let line = row.get(4)?;
         let counts = row.get(5)?;
         let more = row.get(6)?;
@@ -251,7 +251,7 @@ impl Run {
 
     /// Its last position.
     fn last(&self) -> i64 {
-        self.position + self.length - 1
+        self.position.saturating_add(self.length - 1)
     }
 
     /// All its commits.
@@ -261,8 +261,8 @@ impl Run {
         (0..self.length).map(move |number| {
             let lines = counts.next().map(|count| end..end + count);
             end = lines.as_ref().map_or(end, |lines| lines.end);
-            let position = self.position + number;
-            let version = self.version + number;
+            let position = self.position.saturating_add(number);
+            let version = self.version.saturating_add(number);
             FeedRow { position, thread: self.thread, name: Some(name.to_owned()), version, lines }
         })
     }

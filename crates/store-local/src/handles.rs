@@ -10,7 +10,7 @@ use selvedge_model::ThreadId;
 
 use crate::core::lock;
 use crate::disk::DiskFile;
-use crate::recent::Recent;
+use crate::lru::LruMap;
 
 /// The maximum number of open transcripts, and the maximum share of this process's file limit: the rest is for the database, for readers
 /// and for the program around the store. Beyond it the least recently used one is closed.
@@ -21,7 +21,7 @@ const OPEN_SHARE: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Handles {
     most: usize,
-    open: Mutex<Recent<Arc<Open>>>,
+    open: Mutex<LruMap<Arc<Open>>>,
 }
 
 /// An open transcript, and its path.

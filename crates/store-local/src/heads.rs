@@ -1,7 +1,7 @@
 //! The heads of this store, for a list that is kept outside of it, and for comparison with such a list.
 //!
-//! The list is signed, so only sealed rows are used for it: if a row's seal can't be checked, the log is read and verified first. What
-//! fails both is left out and listed.
+//! The list is signed, so only sealed rows are used for it that are not older than their logs: if a row's seal can't be checked, the log is
+//! read and verified first. What fails is left out and listed.
 
 use std::io::{BufRead, BufReader};
 
@@ -11,9 +11,12 @@ use selvedge_log::{Head, Trust};
 use selvedge_model::ThreadId;
 use selvedge_model::account::{Account, AccountId};
 use selvedge_store::error::describe;
-use selvedge_store::heads::{AccountHead, Comparison, CurrentHeads, Depth, Heads, LogHead, Present, VERSION, compare};
+use selvedge_store::heads::{
+    AccountHead, Comparison, CurrentHeads, Depth, Heads, LogHead, StoreContent, VERSION, compare,
+};
 use selvedge_store::{Error, Result, Tombstone};
 
+use crate::anchor;
 use crate::db::Db;
 use crate::delete;
 use crate::open::{self, LocalStore};
@@ -39,9 +42,12 @@ impl LocalStore {
         })?;
         let mut threads = Vec::with_capacity(rows.len());
         for (seal, row) in rows {
-            let thread = row.manifest.thread_id;
+            let thread = row.manifest.thread_id.clone();
             match seal {
-                Seal::Holds => threads.push(LogHead::new(thread, &row.head)),
+                Seal::Holds => match self.core.refuse_outdated_row(&thread, &row) {
+                    Ok(()) => threads.push(LogHead::new(thread, &row.head)),
+                    Err(error) => left_out.push(error.to_string()),
+                },
                 Seal::Broken => left_out.push(format!("the database row of `{thread}` {}", UNSEALED)),
                 Seal::Unchecked => match self.judged(&thread) {
                     Ok(head) => threads.push(LogHead::new(thread, &head)),
@@ -80,7 +86,7 @@ impl LocalStore {
     }
 }
 
-impl Present for LocalStore {
+impl StoreContent for LocalStore {
     fn log(&self, thread: &ThreadId) -> Result<Option<(Head, Box<dyn BufRead + Send>)>> {
         match self.core.open_log(thread) {
             Ok(opened) => {
@@ -121,11 +127,16 @@ pub(crate) fn tombstones(db: &Db, trust: &Trust, left_out: &mut Vec<String>) -> 
     Ok(heads)
 }
 
-/// The version of every account. Accounts that fail their seal are listed; all are left out if there is no key.
+/// The version of every account. Accounts that fail their seal are listed; all are left out if there is no key, or if one was replaced by
+/// an older row.
 pub(crate) fn accounts(db: &Db, left_out: &mut Vec<String>) -> Result<Vec<AccountHead>> {
     let found = rows::accounts_any(db, "thread_id <> ?", "")?;
     if db.seals().is_none() && !found.is_empty() {
         left_out.push("the accounts are not sealed: the next command that writes seals them".to_owned());
+        return Ok(Vec::new());
+    }
+    if let Err(error) = anchor::check_all(db) {
+        left_out.push(error.to_string());
         return Ok(Vec::new());
     }
     let mut heads = Vec::with_capacity(found.len());

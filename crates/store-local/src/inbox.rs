@@ -7,10 +7,10 @@ use rusqlite::{OptionalExtension, params};
 use selvedge_model::{Posted, Request, RequestId, RequestKind, Status, ThreadId, Timestamp};
 use selvedge_store::prepare::Prepared;
 use selvedge_store::seal::ConsumedRequests;
-use selvedge_store::{Arrival, Delivery, Error, Result, Waiting, inbox};
+use selvedge_store::{Delivery, Error, PostedNotice, QueuedRequest, Result, inbox};
 
 use crate::anchor::{self, Bucket};
-use crate::commit::{Job, Outcome};
+use crate::commit::{Job, JobOutcome};
 use crate::core::Core;
 use crate::db::Db;
 use crate::rows::{self, Row, bad_row, signed, unsigned};
@@ -29,9 +29,13 @@ impl Core {
         let thread = posted.thread.clone();
         let job = Job::of(Prepared::posting(posted));
         match self.group.submit(job, |jobs| self.commit_together(jobs)) {
-            Outcome::Durable(_, mut written) => written.left.pop().ok_or_else(|| Error::NoThread(thread.to_string())),
-            Outcome::Refused(error) => Err(error),
-            Outcome::Stale => Err(Error::Database { why: "the request was not written".to_owned(), retryable: true }),
+            JobOutcome::Durable(_, mut written) => {
+                written.left.pop().ok_or_else(|| Error::NoThread(thread.to_string()))
+            }
+            JobOutcome::Refused(error) => Err(error),
+            JobOutcome::Stale => {
+                Err(Error::Database { why: "the request was not written".to_owned(), retryable: true })
+            }
         }
     }
 
@@ -53,7 +57,12 @@ impl Core {
             };
         }
         self.signing()?;
-        let highest = newest(connection)?.max(row.consumed.newest);
+        self.check_anchor(connection, Bucket::of_inbox(row.id), row.anchor)?;
+        if is_missing(connection, &row, &waiting)? {
+            self.note_problem(removed(&thread));
+        }
+        // The counter is not sealed: a number that was posted to this thread before is never given again.
+        let highest = newest(connection)?.max(row.consumed.newest).max(newest_posted(connection, &row)?);
         if highest >= NUMBER_MAX {
             return Err(bad_row("its counter of requests can't be right: another program changed it"));
         }
@@ -63,20 +72,20 @@ impl Core {
 
     /// The requests that wait for a thread. Without a key no seal can be checked, and none is accepted; nor is one that was consumed before
     /// and inserted again.
-    pub(crate) fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
+    pub(crate) fn pending(&self, thread: &ThreadId) -> Result<Vec<QueuedRequest>> {
         let (found, missing) = self.read(|connection| {
             let row = rows::existing(connection, thread)?;
-            self.note_anchor(self.check_anchor(connection, Bucket::of_inbox(row.id)))?;
+            self.note_anchor(self.check_anchor(connection, Bucket::of_inbox(row.id), row.anchor))?;
             let found = read(connection, &row)?;
             let missing = is_missing(connection, &row, &found)?;
             let waiting = found.into_iter().map(|one| {
                 let is_sealed = one.is_sealed(connection, &row.manifest.chain_root_id) && !row.consumed.has(one.number);
-                Waiting { posted: one.posted, is_sealed }
+                QueuedRequest { posted: one.posted, is_sealed }
             });
             Ok((waiting.collect(), missing))
         })?;
         if missing {
-            self.note_problem(format!("a request to `{thread}` was removed from the database before it was consumed"));
+            self.note_problem(removed(thread));
         }
         Ok(found)
     }
@@ -87,11 +96,15 @@ impl Core {
         if taken.is_empty() {
             return Ok(after);
         }
-        let waiting = self.read(|connection| read(connection, row))?;
-        let numbers = |counts: &dyn Fn(&StoredRequest) -> bool| -> Vec<u64> {
-            waiting.iter().filter(|one| counts(one)).map(|one| one.number).collect()
-        };
-        after.consume(&numbers(&|one| taken.contains(&&one.posted.id)), &numbers(&|_| true));
+        let (waiting, mut pending) =
+            self.read(|connection| Ok((read(connection, row)?, posted_to(connection, row)?.unwrap_or_default())))?;
+        let is_taken = |one: &&StoredRequest| taken.contains(&&one.posted.id);
+        let consumed: Vec<u64> = waiting.iter().filter(is_taken).map(|one| one.number).collect();
+        // A number that was posted and has no row was removed: it stays unconsumed, and is reported until the database is rebuilt.
+        pending.extend(waiting.iter().map(|one| one.number));
+        pending.sort_unstable();
+        pending.dedup();
+        after.consume(&consumed, &pending);
         Ok(after)
     }
 }
@@ -109,6 +122,11 @@ impl StoredRequest {
         let marked = |(seals, mark)| inbox::is_marked(seals, root, self.number, &self.posted, mark);
         db.seals().zip(self.mark.digest()).is_some_and(marked)
     }
+}
+
+/// The report of a request that is neither there nor consumed.
+fn removed(thread: &ThreadId) -> String {
+    format!("a request to `{thread}` was removed from the database before it was consumed")
 }
 
 /// Inserts a request under a number that is higher than any before it.
@@ -129,7 +147,7 @@ pub(crate) fn put(db: &Db, row: &Row, number: u64, posted: &Posted) -> Result<()
 /// Records the numbers of the requests that wait for a thread.
 fn set_posted(db: &Db, row: &Row, posted: &[u64]) -> Result<()> {
     let text = serde_json::to_string(posted).map_err(bad_row)?;
-    let before = stored_newest(db, row.id)?;
+    let before = newest_posted(db, row)?;
     let after = posted.iter().copied().max().unwrap_or(0);
     anchor::moved(db, Bucket::of_inbox(row.id), before, after)?;
     let number = row.id.to_be_bytes();
@@ -167,11 +185,9 @@ fn fields_of_inbox<'a>(log: &'a str, number: &'a [u8; 8], posted: &'a str) -> [&
     [log.as_bytes(), number, posted.as_bytes()]
 }
 
-/// The number of the newest request that was posted to a thread; the seal is not checked.
-fn stored_newest(db: &Db, thread: i64) -> Result<u64> {
-    let mut statement = db.prepare_cached("SELECT posted FROM inboxes WHERE thread = ?").map_err(database)?;
-    let found = statement.query_row([thread], |row| row.get::<_, String>(0)).optional().map_err(database)?;
-    found.map_or(Ok(0), |text| newest_in(&text))
+/// The number of the newest request that was posted to a thread; 0 if none ever was.
+fn newest_posted(db: &Db, row: &Row) -> Result<u64> {
+    Ok(posted_to(db, row)?.unwrap_or_default().into_iter().max().unwrap_or(0))
 }
 
 fn newest_in(posted: &str) -> Result<u64> {
@@ -206,8 +222,19 @@ pub(crate) fn newest_of(db: &Db, bucket: u64) -> Result<Vec<u64>> {
 
 /// Removes the inbox of a thread.
 pub(crate) fn remove(db: &Db, thread: i64) -> Result<()> {
-    // A row that can't be read was not added to the sum.
-    anchor::moved(db, Bucket::of_inbox(thread), stored_newest(db, thread).unwrap_or(0), 0)?;
+    let sql =
+        "SELECT i.posted, i.mark, t.log_id FROM inboxes AS i JOIN threads AS t ON t.id = i.thread WHERE i.thread = ?";
+    let mut statement = db.prepare_cached(sql).map_err(database)?;
+    let found = statement
+        .query_row([thread], |row| Ok((row.get::<_, String>(0)?, row.get(1)?, row.get::<_, String>(2)?)))
+        .optional();
+    if let Some((posted, mark, log)) = found.map_err(database)? {
+        // What the sum of the anchor is reduced by must be what was added to it.
+        let number = thread.to_be_bytes();
+        let fields = fields_of_inbox(&log, &number, &posted);
+        Indexed { table: "inboxes", fields: &fields }.check(db, mark, || "a row of `inboxes`".to_owned())?;
+        anchor::moved(db, Bucket::of_inbox(thread), newest_in(&posted)?, 0)?;
+    }
     rows::execute(db, "DELETE FROM main.inboxes WHERE thread = ?", [thread])?;
     Ok(())
 }
@@ -304,7 +331,7 @@ pub(crate) fn newest(connection: &Db) -> Result<u64> {
 }
 
 /// Requests posted after a number that still wait.
-pub(crate) fn arrivals(connection: &Db, after: u64, limit: usize) -> Result<Vec<Arrival>> {
+pub(crate) fn arrivals(connection: &Db, after: u64, limit: usize) -> Result<Vec<PostedNotice>> {
     let sql = "SELECT r.id, t.thread_id FROM requests AS r JOIN threads AS t ON t.id = r.thread WHERE r.id > ? \
                ORDER BY r.id LIMIT ?";
     let mut statement = connection.prepare_cached(sql).map_err(database)?;
@@ -312,7 +339,7 @@ pub(crate) fn arrivals(connection: &Db, after: u64, limit: usize) -> Result<Vec<
     let found =
         statement.query_map(values, |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))).map_err(database)?;
     let arrival = |(number, thread): (i64, String)| {
-        Ok(Arrival { number: unsigned(number), thread: ThreadId::new(thread).map_err(bad_row)? })
+        Ok(PostedNotice { number: unsigned(number), thread: ThreadId::new(thread).map_err(bad_row)? })
     };
     found.map(|raw| arrival(raw.map_err(database)?)).collect()
 }
@@ -347,7 +374,7 @@ fn tail(connection: &Db, thread: &ThreadId) -> Result<Row> {
     Ok(row)
 }
 
-/// The thread that goes on in the place of another, if it is there.
+/// The successor of a thread, if it is there.
 fn successor(connection: &Db, row: &Row) -> Result<Option<Row>> {
     let next = row.manifest.continuation_thread_id.as_ref().filter(|_| row.manifest.status == Status::Continued);
     Ok(next.map(|next| rows::find(connection, next)).transpose()?.flatten())

@@ -5,18 +5,17 @@
 
 use rusqlite::{Connection, params};
 use selvedge_log::Head;
-use selvedge_log::hash::{Binding, RunningHash, SealKey, sha256};
+use selvedge_log::hash::{Binding, RunningHash, SealKey, Seals, sha256};
 use selvedge_model::event::BlobErased;
 use selvedge_model::{Digest, LogId, Manifest, MessageId, OwnerId, Run, RunId, Timestamp};
 use selvedge_store::Result;
 
 use crate::db::Db;
 use crate::rows::{self, Row, bad_row, signed};
-use crate::sealed::Mark;
 
 /// A new state of a thread's rows.
 pub(crate) struct RowUpdate<'a> {
-    /// The new row, sealed; its id is ignored.
+    /// The new row, sealed.
     pub(crate) row: &'a Row,
     /// The text of the manifest, if more changed than the time of the last changeset.
     pub(crate) manifest: Option<&'a str>,
@@ -54,22 +53,27 @@ pub(crate) fn seal(key: &SealKey, head: &Head, hash: &RunningHash) -> Vec<u8> {
     key.seal(&binding, hash)
 }
 
-/// Inserts a thread and returns its row id; none if one of this id exists or was deleted.
-pub(crate) fn insert_thread(connection: &Connection, now: &RowUpdate<'_>) -> Result<Option<i64>> {
-    let Row { manifest, head, sealed, epoch, owner, posted, consumed, leads, anchor, mark, .. } = now.row;
-    let thread = &manifest.thread_id;
-    if *mark == Mark::NONE {
+/// Inserts a thread and returns its row, which is sealed here, because the seal covers its number; none if one of this id exists or was
+/// deleted.
+pub(crate) fn insert_thread(
+    connection: &Connection,
+    now: &RowUpdate<'_>,
+    seals: Option<&Seals>,
+) -> Result<Option<Row>> {
+    let thread = &now.row.manifest.thread_id;
+    if seals.is_none() {
         crate::schema::set_unsealed(connection)?;
     }
     if rows::tombstone(connection, thread)?.is_some() {
         return Ok(None);
     }
-    let sql = "INSERT INTO threads (thread_id, hex, log_id, manifest) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
-    let names = (thread.as_str(), thread.hex(), head.log_id.as_str());
-    if rows::execute(connection, sql, params![names.0, names.1, names.2, now.manifest])? == 0 {
+    let sql = "INSERT INTO threads (thread_id, log_id, manifest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
+    if rows::execute(connection, sql, params![thread.as_str(), now.row.head.log_id.as_str(), now.manifest])? == 0 {
         return Ok(None);
     }
     let id = connection.last_insert_rowid();
+    let inserted = Row { id, ..now.row.clone() }.sealed(seals);
+    let Row { manifest, head, sealed, epoch, owner, posted, consumed, leads, anchor, mark, .. } = &inserted;
     let sql = "INSERT INTO heads (id, version, lines, bytes, hash, segment, signer, head_epoch, sealed, epoch, owner, \
                updated_at, redo, posted, heard, leads, anchor, mark) \
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
@@ -97,7 +101,7 @@ pub(crate) fn insert_thread(connection: &Connection, now: &RowUpdate<'_>) -> Res
             mark.bytes(),
         ],
     )?;
-    Ok(Some(id))
+    Ok(Some(inserted))
 }
 
 /// Moves the head of a thread, if its row still has the seal that was read; false if not. The seal covers every column that is not a hint,
@@ -231,7 +235,7 @@ mod tests {
         store.delete(&thread).unwrap();
         let (text, _) = stored(&row.manifest).unwrap();
         let now = RowUpdate { row: &row, manifest: Some(&text), manifest_shown: true, counts: None, redo: None };
-        let put = store.core.write(Durability::Lazy, |connection| insert_thread(connection, &now)).unwrap();
-        assert_eq!(put, None);
+        let put = store.core.write(Durability::Lazy, |connection| insert_thread(connection, &now, None)).unwrap();
+        assert!(put.is_none());
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use selvedge_model::{Digest, OwnerId, ThreadId};
+use selvedge_model::{AgentId, Digest, DirectiveId, OwnerId, ThreadId};
 use selvedge_store::{Error, Result};
 
 /// The paths of one store.
@@ -37,6 +37,36 @@ impl Layout {
     /// The commit point and index.
     pub fn database(&self) -> PathBuf {
         self.root.join("registry.db")
+    }
+
+    /// The search index, which is derived from the logs.
+    pub fn search(&self) -> PathBuf {
+        self.root.join("search.db")
+    }
+
+    /// The folder of locks and positions of effects.
+    pub fn effects(&self) -> PathBuf {
+        self.root.join("effects")
+    }
+
+    /// The folder of the project's files, `.ai`.
+    fn project_files(&self) -> &Path {
+        self.root.ancestors().nth(2).unwrap_or(&self.root)
+    }
+
+    /// The usage records.
+    pub fn usage(&self) -> PathBuf {
+        self.project_files().join("usage.jsonl")
+    }
+
+    /// The folder of all agents.
+    pub fn agents(&self) -> PathBuf {
+        self.project_files().join("agents")
+    }
+
+    /// The vectors of the passages of an agent's threads.
+    pub fn embeddings(&self, agent: &AgentId) -> PathBuf {
+        self.agents().join(agent.as_str().replace('/', "~")).join("embeddings.jsonl")
     }
 
     /// Locked by a process while it writes.
@@ -95,10 +125,26 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// The file of an entry of knowledge, and the folders on the way to it, the outermost first.
+    pub(crate) fn knowledge(&self, id: &DirectiveId) -> (Vec<PathBuf>, PathBuf) {
+        let items = self.root.parent().and_then(Path::parent).unwrap_or(Path::new("."));
+        let mut folder = items.join("knowledge");
+        let mut folders = vec![folder.clone()];
+        let mut steps: Vec<&str> = id.as_str().split('/').collect();
+        let name = steps.pop().unwrap_or_default();
+        for step in steps {
+            folder = folder.join(step);
+            folders.push(folder.clone());
+        }
+        (folders, folder.join(format!("{name}.md")))
+    }
+}
+
 /// Whether a name in the folder of all threads belongs to the store, so that it can't be a thread's.
 pub fn is_reserved(name: &str) -> bool {
     let starts = ["store.json", "registry.db", "search.db", "commit.lock", "restore.left-out.json"];
-    ["owners", "tombstones"].contains(&name) || starts.iter().any(|start| name.starts_with(start))
+    ["owners", "tombstones", "effects"].contains(&name) || starts.iter().any(|start| name.starts_with(start))
 }
 
 /// Whether anything exists at `path`, a link included. Failure to check is an error, not absence: the caller would overwrite it.
@@ -114,7 +160,12 @@ pub(crate) fn is_there(path: &Path) -> Result<bool> {
 /// All entries of a folder, or an error; never a partial list.
 pub(crate) fn listed(folder: &Path) -> Result<Vec<fs::DirEntry>> {
     let failed = |source| Error::Io { what: "read", path: folder.to_owned(), source };
-    fs::read_dir(folder).map_err(failed)?.collect::<io::Result<_>>().map_err(failed)
+    whole(fs::read_dir(folder).map_err(failed)?).map_err(failed)
+}
+
+/// All entries, or the first error.
+fn whole<T>(entries: impl Iterator<Item = io::Result<T>>) -> io::Result<Vec<T>> {
+    entries.collect()
 }
 
 /// Refuses anything but a real folder at `path`; absent is fine.
@@ -136,4 +187,17 @@ pub fn check_folder(path: &Path) -> Result<bool> {
 /// A path, quoted for a shell.
 pub(crate) fn shell_word(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rebuild would leave out the threads that come after the error.
+    #[test]
+    fn a_listing_that_fails_in_the_middle_is_an_error() {
+        let entries = [Ok(1), Err(io::ErrorKind::Other.into()), Ok(3)];
+        assert!(whole(entries.into_iter()).is_err());
+        assert_eq!(whole([Ok(1), Ok(2)].into_iter()).unwrap(), [1, 2]);
+    }
 }

@@ -11,7 +11,7 @@
 use rusqlite::params;
 use selvedge_log::Head;
 use selvedge_log::hash::{Binding, Seals};
-use selvedge_model::event::Place;
+use selvedge_model::event::LineOrder;
 use selvedge_model::{Digest, Event};
 use selvedge_store::Result;
 
@@ -97,5 +97,5 @@ fn valid_event(seals: &Seals, head: &Head, text: &str, mark: Vec<u8>) -> Option<
         return None;
     }
     let event: Event = serde_json::from_str(text).ok()?;
-    (event.place() == Place::Lead).then_some(event)
+    (event.place() == LineOrder::Lead).then_some(event)
 }

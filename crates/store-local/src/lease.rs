@@ -2,13 +2,15 @@
 //!
 //! Lease rows are not synced: a power failure ends every owner, and the epochs that matter are signed in the logs.
 
+use std::time::Duration;
+
 use selvedge_model::{OwnerId, ThreadId, Timestamp};
 use selvedge_store::lease::{LeaseAnswer, LeaseBackend};
 use selvedge_store::{Acquire, Error, Lease, Result};
 
 use crate::core::{Core, Durability, io_error};
 use crate::db::Db;
-use crate::disk::{self, OpenMode};
+use crate::disk::{self, DiskFile, OpenMode};
 use crate::rows::{self, Row};
 use crate::sealed::unsealed;
 use crate::{inbox, index};
@@ -70,6 +72,14 @@ impl LeaseBackend for Core {
         let row = self.read(|connection| rows::existing(connection, thread))?;
         Ok(row.owner.map(|owner| (owner, row.epoch)))
     }
+
+    fn leases_freed(&self) -> u64 {
+        self.watch.leases_freed()
+    }
+
+    fn wait_for_lease(&self, freed: u64, timeout: Duration) -> Result<()> {
+        self.watch.wait(self.layout.root(), timeout, || Ok(self.watch.leases_freed() > freed))
+    }
 }
 
 impl Core {
@@ -86,12 +96,11 @@ impl Core {
     }
 
     /// Overwrites the previous heartbeat in the owner's own file, in one write of constant length and without a sync: a few per second cost
-    /// nothing, and after a power failure the logs show how long runs continued, up to their last commit.
-    pub(crate) fn beat(&self, at: Timestamp) -> Result<()> {
-        let path = self.layout.owner(&self.owner);
+    /// nothing, and after a power failure the logs show how long runs continued, up to their last commit. The file is not opened: the system
+    /// would report its close as the release of a lease.
+    pub(crate) fn beat(&self, file: &dyn DiskFile, at: Timestamp) -> Result<()> {
         let text = format!("{:<width$}\n", at.to_string(), width = BEAT_BYTES - 1);
-        let file = self.disk.open(&path, OpenMode::Write).map_err(io_error("open", &path))?;
-        file.write_at(text.as_bytes(), 0).map_err(io_error("write", &path))
+        file.write_at(text.as_bytes(), 0).map_err(io_error("write", &self.layout.owner(&self.owner)))
     }
 
     /// The last heartbeat of an owner; none if it can't be read.
@@ -114,6 +123,9 @@ impl Core {
         }
         self.handles.close(&lease.thread);
         self.lease_queue.end_turn(lease);
+        self.watch.free();
+        // Closing it wakes waiters in other processes. One that can't be woken is woken by the next release, or by this owner's death.
+        drop(self.disk.open(&self.layout.owner(&self.owner), OpenMode::Write));
         Ok(())
     }
 

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use selvedge_model::account::replay::Buried;
+use selvedge_model::Money;
+use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, Record, post};
-use selvedge_model::{Money, ThreadId};
 use selvedge_store::{Error, Result};
 
 use crate::anchor::Bucket;
@@ -16,7 +16,7 @@ use crate::core::{Core, lock};
 use crate::db::Db;
 use crate::family::Family;
 use crate::rows::{self, Row};
-use crate::schema::{REBUILD, database};
+use crate::schema::REBUILD;
 
 impl Core {
     /// An account as a commit may rely on it. An account that was replaced by an older row, whose seal is valid, is detected by the heads
@@ -29,12 +29,14 @@ impl Core {
             let account = rows::accounts(db, "thread_id = ?", id.as_str())?.pop();
             let mut parts = family.parts();
             parts.insert(Bucket::of_account(id));
-            let anchored = parts.into_iter().try_for_each(|part| self.check_anchor(db, part));
-            Ok((account, family.rows(db)?, anchored))
+            let rows = family.rows(db)?;
+            let known = rows.iter().map(|row| row.anchor).max().unwrap_or(0);
+            let anchored = parts.into_iter().try_for_each(|part| self.check_anchor(db, part, known));
+            Ok((account, rows, anchored))
         })?;
         let least = match seen {
             Some(seen) => seen,
-            None => posted(&rows, id).max(self.posted_by_deleted_threads(id)?),
+            None => posted(&rows, id).max(family.posted_by_deleted()),
         };
         let version = account.as_ref().map_or(0, |account| account.version);
         if version < least {
@@ -53,27 +55,6 @@ impl Core {
             *newest = (*newest).max(version);
         }
         Ok(account)
-    }
-}
-
-impl Core {
-    /// The newest version of an account that a deleted thread posted to, from its signed tombstone.
-    fn posted_by_deleted_threads(&self, id: &AccountId) -> Result<u64> {
-        let named = self.read(|db| {
-            let sql = "SELECT thread_id FROM tombstones WHERE instr(document, ?) > 0";
-            let mut statement = db.prepare_cached(sql).map_err(database)?;
-            let found = statement.query_map([id.as_str()], |row| row.get::<_, String>(0)).map_err(database)?;
-            found.collect::<rusqlite::Result<Vec<_>>>().map_err(database)
-        })?;
-        let mut newest = 0;
-        for thread in named {
-            let thread = ThreadId::new(thread).map_err(rows::bad_row)?;
-            // A tombstone that fails verification is reported where it is read.
-            let postings = self.tombstone(&thread).ok().flatten().and_then(|tombstone| tombstone.postings);
-            let here = postings.unwrap_or_default().into_iter().filter(|posted| posted.account == *id);
-            newest = here.map(|posted| posted.to).fold(newest, u64::max);
-        }
-        Ok(newest)
     }
 }
 
@@ -103,11 +84,16 @@ pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result
         Some(name) => rows::reservation(connection, &record.account, name)?,
         None => None,
     };
-    let (mut account, reservation, fit) = match post(known.as_ref(), reservation.as_ref(), &posting) {
-        Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Fit::Exact),
-        Ok(posted) => (agreeing(posted.account, record), posted.reservation, Fit::Gap),
-        Err(_) => (agreeing(unposted(known, &posting, record), record), reservation, Fit::Gap),
-    };
+    let assumed = if known.is_none() { account_before(record, &posting) } else { None };
+    let (mut account, reservation, fit) =
+        match post(known.as_ref().or(assumed.as_ref()), reservation.as_ref(), &posting) {
+            Ok(posted) if posted.record == *record && assumed.is_some() => {
+                (posted.account, posted.reservation, Fit::Gap)
+            }
+            Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Fit::Exact),
+            Ok(posted) => (agreeing(posted.account, record), posted.reservation, Fit::Gap),
+            Err(_) => (agreeing(unposted(known, &posting, record), record), reservation, Fit::Gap),
+        };
     account.incomplete |= fit == Fit::Gap;
     if let Some(name) = posting.reservation() {
         rows::put_reservation(connection, &record.account, name, reservation.as_ref())?;
@@ -118,7 +104,7 @@ pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result
 
 /// Records that postings of an account are lost with the end of a log; true if no other record shows their effect. Then everything that
 /// could still be spent is counted as spent: no ceiling rises because a log was cut.
-pub(crate) fn give_up(connection: &Db, lost: &Buried) -> Result<bool> {
+pub(crate) fn give_up(connection: &Db, lost: &DeletedPostings) -> Result<bool> {
     let known = rows::accounts(connection, "thread_id = ?", lost.account.as_str())?.pop();
     let Some(mut account) = known.filter(|account| account.version < lost.to) else { return Ok(false) };
     let before = account.version;
@@ -144,16 +130,31 @@ impl Children {
             self.0.insert(child.clone());
         }
     }
+
+    /// Whether all of them are in the store or were deleted.
+    pub(crate) fn are_known(&self, connection: &Db) -> Result<bool> {
+        for child in &self.0 {
+            if !has_chain(connection, child)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Their names.
+    pub(crate) fn into_names(self) -> BTreeSet<AccountId> {
+        self.0
+    }
 }
 
 /// Whether every log that may have postings of an account is in the store or was deleted: its own chain, its parent's and its children's.
 fn has_all_logs(connection: &Db, account: &Account, children: &Children) -> Result<bool> {
-    for chain in [&account.id].into_iter().chain(&account.parent).chain(&children.0) {
+    for chain in [&account.id].into_iter().chain(&account.parent) {
         if !has_chain(connection, chain)? {
             return Ok(false);
         }
     }
-    Ok(true)
+    children.are_known(connection)
 }
 
 /// Whether the threads of a chain, from its root on, are in the store or were deleted.
@@ -197,9 +198,9 @@ pub(crate) fn settle(connection: &Db, id: &AccountId, records: &BTreeMap<u64, (&
     Ok(!note_incomplete(connection, id, &children)?)
 }
 
-/// The account after a posting that does not follow from its known state.
-fn unposted(known: Option<Account>, posting: &Posting, record: &Record) -> Account {
-    let mut account = known.unwrap_or_else(|| Account {
+/// An account of which nothing is known.
+fn unknown_account(record: &Record) -> Account {
+    Account {
         id: record.account.clone(),
         parent: record.parent.clone(),
         max: None,
@@ -210,7 +211,20 @@ fn unposted(known: Option<Account>, posting: &Posting, record: &Record) -> Accou
         status: AccountStatus::Active,
         version: 0,
         incomplete: true,
-    });
+    }
+}
+
+/// An account of which nothing is known, before an amount was reserved: what remained then is what remained afterwards and the amount.
+fn account_before(record: &Record, posting: &Posting) -> Option<Account> {
+    let Posting::Reserve { amount, .. } = posting else { return None };
+    let version = record.account_version.checked_sub(1)?;
+    let max = record.remaining.and_then(|remaining| remaining.checked_add(*amount));
+    Some(Account { max, version, ..unknown_account(record) })
+}
+
+/// The account after a posting that does not follow from its known state.
+fn unposted(known: Option<Account>, posting: &Posting, record: &Record) -> Account {
+    let mut account = known.unwrap_or_else(|| unknown_account(record));
     match posting {
         Posting::Settle { amount, .. } => {
             let into = if record.child.is_some() { &mut account.settled_children } else { &mut account.settled };

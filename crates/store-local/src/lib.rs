@@ -12,10 +12,11 @@
 //! - `watch`: waiting for commits of this process or another one.
 //! - `inbox`: requests to threads.
 //! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`, `capabilities`: the other operations of a store.
-//! - `verify`: verifies a log without writing; `folded` compares it with its rows. `strays`: logs without rows in the database.
+//! - `verify`: verifies a log without writing; `row_comparison` compares it with its rows. `unindexed`: logs without rows in the database.
 //! - `leads`: the events that the next changeset of a thread leads with.
 //! - `index`: writes the rows of a thread. `replay`, `ledger`: a log read into them. `reindex`: all logs.
 //! - `heads`: the head of every log, for a list that is kept elsewhere.
+//! - `search`: the full-text index, `search.db`. `effects`: usage records, embeddings, and how far effects are.
 //! - [`doctor`], `backup`, `restore` (with `copy_check` for both), `erase`: checking everything, copies, and erasing content.
 
 pub mod disk;
@@ -23,11 +24,9 @@ pub mod doctor;
 pub mod layout;
 pub mod system;
 
-mod adopt;
 mod anchor;
 mod backup;
 mod blobs;
-mod bundle;
 mod cache;
 mod capabilities;
 mod commit;
@@ -38,51 +37,56 @@ mod db;
 mod delete;
 mod drain;
 mod dump;
+mod effects;
 mod erase;
 mod family;
 mod feed;
-mod folded;
 mod handles;
 mod heads;
+mod import_archive;
+mod import_log;
 mod inbox;
 mod index;
+mod knowledge;
 mod leads;
 mod lease;
 mod ledger;
+mod lru;
 mod manifest;
 mod open;
 mod overlay;
 mod problems;
 #[cfg(test)]
 mod query_plans;
-mod recent;
 mod redo;
 mod registry;
 mod reindex;
 mod repair;
 mod replay;
 mod restore;
+mod row_comparison;
 mod rows;
 mod saved_state;
 mod schema;
+mod schema_check;
 mod sealed;
-mod shape;
+mod search;
 mod snapshots;
-mod strays;
 mod sync;
 #[cfg(test)]
 mod testing;
 mod transcript_repair;
+mod unindexed;
 mod verify;
 mod view;
 mod wal;
 mod watch;
 
 pub use backup::{BackedUp, Backup};
-pub use copy_check::Bad;
+pub use copy_check::FailedCheck;
 pub use erase::Erasure;
 pub use open::{Access, LocalStore, Opened, Options};
 pub use problems::Problems;
 pub use reindex::{LeftOut, Rebuild, Reindexed};
-pub use repair::{Mended, Provisional, Repair, Repaired};
+pub use repair::{Provisional, Repair, RepairStep, Repaired};
 pub use restore::Restored;

@@ -29,7 +29,7 @@ use crate::{index, rows, sync};
 
 /// The content of `store.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Kind {
+pub(crate) struct StoreFile {
     kind: String,
     pub(crate) format: i64,
     /// A random id: rows that were sealed for one store are invalid in any other.
@@ -91,7 +91,7 @@ pub struct LocalStore {
     pub(crate) core: Arc<Core>,
     opened: Opened,
     /// Locked as long as this is open.
-    _owner_file: Option<Box<dyn DiskFile>>,
+    pub(crate) owner_file: Option<Box<dyn DiskFile>>,
     worker: Option<JoinHandle<()>>,
     /// Whether it is closed cleanly when it is dropped; otherwise it is left as a crash would leave it.
     closes_itself: bool,
@@ -188,17 +188,11 @@ impl LocalStore {
             opened: Mutex::default(),
             watch: crate::watch::Watch::default(),
             accounts: Mutex::default(),
-            kin: Mutex::default(),
             anchor: AnchorCache::default(),
             problems: Problems::default(),
         };
-        let mut store = Self {
-            core: Arc::new(core),
-            opened: Opened::default(),
-            _owner_file: owner_file,
-            worker: None,
-            closes_itself: false,
-        };
+        let mut store =
+            Self { core: Arc::new(core), opened: Opened::default(), owner_file, worker: None, closes_itself: false };
         match access {
             Access::ReadWrite => store.recover()?,
             Access::ReadOnly => store.core.read(|_| Ok(()))?,
@@ -410,7 +404,7 @@ pub(crate) fn check_ancestors(project: &Path, layout: &Layout) -> Result<()> {
 
 /// The text of `store.json` in a store of this format.
 pub(crate) fn kind_text(format: i64, id: &str) -> Result<String> {
-    let kind = Kind { kind: KIND.to_owned(), format, id: id.to_owned() };
+    let kind = StoreFile { kind: KIND.to_owned(), format, id: id.to_owned() };
     Ok(serde_json::to_string(&kind).map_err(rows::bad_row)? + "\n")
 }
 
@@ -421,7 +415,7 @@ pub(crate) fn write_kind(layout: &Layout, disk: &dyn Disk, id: &str) -> Result<(
     disk::replace(disk, &path, text.as_bytes()).map_err(io_error("write", &path))
 }
 
-pub(crate) fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<Kind> {
+pub(crate) fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<StoreFile> {
     let path = layout.store_file();
     let bytes = match disk::read(disk, &path, 4096) {
         Ok(bytes) => bytes,
@@ -433,24 +427,24 @@ pub(crate) fn check_kind(layout: &Layout, disk: &dyn Disk) -> Result<Kind> {
         Err(error) => return Err(io_error("read", &path)(error)),
     };
     let what = format!("`{}`", path.display());
-    let kind: Kind = serde_json::from_slice(&bytes).map_err(|error| Error::Integrity {
+    let kind: StoreFile = serde_json::from_slice(&bytes).map_err(|error| Error::Integrity {
         what: what.clone(),
         why: format!("it does not name the kind of the store: {error}"),
         hint: Some("`selvedge reindex` writes it again; the logs are not changed".to_owned()),
     })?;
     match kind {
-        Kind { kind, .. } if kind != KIND => {
+        StoreFile { kind, .. } if kind != KIND => {
             Err(unusable(&what, format!("it is a store of kind `{kind}`; this program reads `{KIND}`"), None))
         }
-        Kind { format, .. } if format > schema::FORMAT => Err(unusable(
+        StoreFile { format, .. } if format > schema::FORMAT => Err(unusable(
             &what,
             format!("the store has format {format}, and this program reads formats up to {}", schema::FORMAT),
             Some("use the newer Selvedge that wrote it"),
         )),
-        Kind { format, .. } if format < schema::FORMAT => {
+        StoreFile { format, .. } if format < schema::FORMAT => {
             Err(Error::Outdated { found: format, current: schema::FORMAT })
         }
-        Kind { id, .. } if id.is_empty() => {
+        StoreFile { id, .. } if id.is_empty() => {
             Err(Error::Integrity { what, why: "it has no store id".to_owned(), hint: Some(schema::REBUILD.to_owned()) })
         }
         kind => Ok(kind),
@@ -464,8 +458,12 @@ fn check_guarded(layout: &Layout) -> Result<()> {
     let kind = layout.store_file();
     let beside = crate::reindex::companions(&database);
     for path in [&kind, &database].into_iter().chain(&beside) {
-        // A missing file, or a link, is reported where it is opened.
+        // A missing file is reported where it is opened.
         let Ok(found) = fs::symlink_metadata(path) else { continue };
+        if found.is_symlink() {
+            let why = "it is a symbolic link".to_owned();
+            return Err(unusable(&format!("`{}`", path.display()), why, Some("put the file itself in its place")));
+        }
         // `store.json` is kept in version control, which writes it with the user's own umask: often the user's group may write it.
         let forbidden = if *path == kind { ANYONE_WRITE } else { OTHER_WRITE };
         let wrong = unguarded(found.uid(), found.mode() & (forbidden | !OTHER_WRITE), user);

@@ -67,6 +67,15 @@ impl Core {
         Ok(OpenLog { row, overlay, file_bytes, healed_bytes })
     }
 
+    /// Opens the log of a thread as a reader may rely on it: refused if it continues, signed, after the head in the database.
+    pub(crate) fn open_current_log(&self, thread: &ThreadId) -> Result<OpenLog> {
+        let log = self.open_log(thread)?;
+        if log.file_bytes > log.row.head.bytes {
+            self.refuse_outdated_row(thread, &log.row)?;
+        }
+        Ok(log)
+    }
+
     /// The transcript at a path, if there is one.
     pub(crate) fn open_transcript(&self, path: &std::path::Path) -> Result<Option<Box<dyn DiskFile>>> {
         match self.disk.open(path, OpenMode::Read) {

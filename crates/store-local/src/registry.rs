@@ -44,8 +44,10 @@ impl Core {
         Ok(lives.then_some(owner))
     }
 
+    /// The summary of a thread; refused if its row is older than its log, because then it shows what the thread was before.
     pub(crate) fn summary(&self, thread: &ThreadId) -> Result<Summary> {
         let row = self.read(|connection| rows::existing(connection, thread))?;
+        self.refuse_outdated_row(thread, &row)?;
         match self.summaries(vec![row])?.pop() {
             Some(summary) => Ok(summary),
             None => Err(self.read(|connection| Ok(rows::missing(connection, thread)))?),
@@ -57,6 +59,9 @@ impl Core {
         let mut found = self.read(|connection| rows::select(connection, condition, [thread.as_str()]))?;
         // An index says where to look; whose child a thread is, its sealed manifest says.
         found.retain(|row| row.manifest.parent_id.as_ref() == Some(thread));
+        for row in &found {
+            self.refuse_outdated_row(&row.manifest.thread_id, row)?;
+        }
         self.summaries(found)
     }
 
@@ -92,6 +97,12 @@ impl Core {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more).map(|last| Cursor(unsigned(last.id)));
+        for row in &found {
+            // The others are listed all the same; who acts on a row gets it by name, and is refused there.
+            if let Err(error) = self.refuse_outdated_row(&row.manifest.thread_id, row) {
+                self.note_problem(error.to_string());
+            }
+        }
         Ok(Page { items: self.summaries(found)?, next })
     }
 
@@ -125,6 +136,14 @@ impl Core {
             let mut statement = connection.prepare_cached(sql).map_err(database)?;
             let found = statement.query_map([prefix, &end], |row| row.get::<_, String>(0)).map_err(database)?;
             let candidates = found.collect::<rusqlite::Result<Vec<_>>>().map_err(database)?;
+            // An index says where to look; what a thread is called, its sealed row says.
+            for name in &candidates {
+                let id = ThreadId::new(name.as_str()).map_err(rows::bad_row)?;
+                let is_meant = id.as_str().starts_with(prefix) || id.hex().is_some_and(|hex| hex.starts_with(prefix));
+                if !is_meant || rows::find(connection, &id)?.is_none() {
+                    return Err(rows::bad_row("an index of thread names was changed"));
+                }
+            }
             match (candidates.as_slice(), exact) {
                 ([one], _) => ThreadId::new(one.as_str()).map_err(rows::bad_row),
                 ([], Some(id)) => Err(rows::missing(connection, &id)),

@@ -24,7 +24,7 @@ use selvedge_model::account::AccountId;
 use selvedge_model::{Ids, OwnerId, ThreadId};
 use selvedge_store::{Error, Result};
 
-use crate::core::io_error;
+use crate::core::{Core, io_error};
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::layout::{Layout, is_there, listed};
 use crate::open::{self, LocalStore};
@@ -75,7 +75,7 @@ pub struct Reindexed {
     /// Requests that were not consumed yet.
     pub requests: u64,
     /// Threads whose end is confirmed by nothing but the log itself: the old database was lost, and `thread.json` is older.
-    pub unvouched: u64,
+    pub unconfirmed_ends: u64,
     /// Threads that were not indexed again.
     pub left_out: Vec<LeftOut>,
     /// Accounts with missing postings; unknown amounts are counted as spent.
@@ -101,7 +101,11 @@ impl LocalStore {
     pub fn reindex(rebuild: &Rebuild, progress: &mut dyn FnMut(u64, u64)) -> Result<Reindexed> {
         let layout = Layout::of(&rebuild.project);
         open::check_ancestors(&rebuild.project, &layout)?;
-        Self::reindex_at(&layout, rebuild, None, progress)
+        let reindexed = Self::reindex_at(&layout, rebuild, None, progress)?;
+        // Its cursor is a position in the feed of the replaced database; the next search builds it anew.
+        crate::search::remove_files(&layout, &*rebuild.disk)?;
+        Core::forget_effects(&layout, &*rebuild.disk)?;
+        Ok(reindexed)
     }
 
     /// The same for a store at this path, whose database may have been sealed for another store.
@@ -164,15 +168,37 @@ fn rebuild_locked(
         });
     }
     let mut result = Reindexed::default();
-    let old = Old::inspect(layout, disk, &rebuild.trust, &mut result)?;
+    let mut old = Old::inspect(layout, disk, &rebuild.trust, &mut result)?;
+    let inspected = result.clone();
     let beside = layout.database().with_extension("db.new");
-    remove_database(disk, &beside)?;
-    disk.open(&beside, OpenMode::CreateNew).map_err(io_error("create", &beside))?;
-    // Rows of a lost database may reappear: a new store id makes their seals invalid. The same holds for a database that another program
-    // wrote to: only rows that are sealed again now are valid.
-    let is_kept = old == Old::Readable && old.is_sealed(layout, rebuild, stores.former)?;
-    let id = if is_kept { stores.id.to_owned() } else { SystemIds.hex32() };
-    build::build(layout, rebuild, Stores { id: &id, ..stores }, &old, &beside, &mut result, progress)?;
+    let mut build = |old: &Old, result: &mut Reindexed| -> Result<String> {
+        remove_database(disk, &beside)?;
+        disk.open(&beside, OpenMode::CreateNew).map_err(io_error("create", &beside))?;
+        // Rows of a lost database may reappear: a new store id makes their seals invalid. The same holds for a database that another
+        // program wrote to: only rows that are sealed again now are valid.
+        let is_kept = *old == Old::Readable && old.is_sealed(layout, rebuild, stores.former)?;
+        let id = if is_kept { stores.id.to_owned() } else { SystemIds.hex32() };
+        build::build(layout, rebuild, Stores { id: &id, ..stores }, old, &beside, result, progress)?;
+        Ok(id)
+    };
+    let mut built = build(&old, &mut result);
+    if old == Old::Readable && built.as_ref().is_err_and(crate::rows::is_bad_row) {
+        // A temporary read error looks like this too: only a database that fails twice is moved aside.
+        result = inspected.clone();
+        built = build(&old, &mut result);
+    }
+    let id = match built {
+        // A row of the old database has a value that no program of ours writes. What it had committed is in the transcripts.
+        Err(error) if old == Old::Readable && crate::rows::is_bad_row(&error) => {
+            old = Old::Unreadable;
+            result = inspected;
+            result.notices.push(format!(
+                "the old database has rows that can't be read ({error}): requests that were not consumed must be sent again; it is moved aside"
+            ));
+            build(&old, &mut result)?
+        }
+        built => built?,
+    };
     let file = disk.open(&beside, OpenMode::Write).map_err(io_error("open", &beside))?;
     file.sync().map_err(io_error("sync", &beside))?;
     open::write_kind(layout, disk, &id)?;

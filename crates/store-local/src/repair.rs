@@ -27,7 +27,7 @@ use std::path::Path;
 
 use selvedge_log::Head;
 use selvedge_log::recovery::Finding;
-use selvedge_model::account::replay::Buried;
+use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::event::Recovery;
 use selvedge_model::{Batch, Changeset, Event, Expect, Part, Reason, Status, ThreadId};
 use selvedge_store::snapshot::NEWEST;
@@ -35,12 +35,12 @@ use selvedge_store::verify::Verdict;
 use selvedge_store::{Acquire, Error, Lease, Result};
 use serde::Serialize;
 
-use crate::adopt::{Requirement, write_gathered};
 use crate::blobs::hash_file;
 use crate::core::{Core, Durability, io_error};
 use crate::db::Db;
 use crate::disk::OpenMode;
 use crate::feed::{self, FeedEnd};
+use crate::import_log::{Requirement, write_gathered};
 use crate::index;
 use crate::leads;
 use crate::manifest;
@@ -63,8 +63,8 @@ pub struct Repair {
 
 /// One thing that was repaired, or would be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "found", rename_all = "snake_case")]
-pub enum Mended {
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum RepairStep {
     /// Unsigned bytes after the log's end.
     ForeignBytes {
         /// How many.
@@ -132,7 +132,7 @@ pub struct Repaired {
     /// The thread.
     pub thread: ThreadId,
     /// What was repaired; empty if nothing had to be.
-    pub mended: Vec<Mended>,
+    pub mended: Vec<RepairStep>,
     /// The version of the changeset that records it, or the version it was at.
     pub version: u64,
 }
@@ -175,7 +175,7 @@ impl LocalStore {
     }
 
     /// Indexes a log that has no rows in the database.
-    fn index_unknown(&self, thread: &ThreadId, how: Repair) -> Result<Mended> {
+    fn index_unknown(&self, thread: &ThreadId, how: Repair) -> Result<RepairStep> {
         let core = &self.core;
         let read = read_log(&*core.disk, &core.layout, thread, &core.trust, None, |_| {});
         let examined = read.map_err(io_error("read", &core.layout.transcript(thread)))?;
@@ -189,15 +189,15 @@ impl LocalStore {
             let required = if how.accept_loss { Requirement::UpToCheckpoint } else { Requirement::Complete };
             core.index_folder(thread, required)?;
         }
-        Ok(Mended::NotIndexed { version: have.unwrap_or_default() })
+        Ok(RepairStep::NotIndexed { version: have.unwrap_or_default() })
     }
 
     /// What is to be done; an error if it may not be repaired.
-    fn plan(&self, thread: &ThreadId, how: Repair) -> Result<Vec<Mended>> {
+    fn plan(&self, thread: &ThreadId, how: Repair) -> Result<Vec<RepairStep>> {
         let core = &self.core;
         let Verdict { judgement, remembered, head, .. } = self.verify(thread, &mut |_| {})?;
         let mut plan = Vec::new();
-        let refused = |finding| -> Result<Vec<Mended>> { Err(Error::Log { thread: thread.clone(), finding }) };
+        let refused = |finding| -> Result<Vec<RepairStep>> { Err(Error::Log { thread: thread.clone(), finding }) };
         let elsewhere = if how.accept_loss { self.remembered_elsewhere(thread)? } else { None };
         let have = head.map(|head| head.version);
         let finding = match (judgement.finding, &elsewhere) {
@@ -211,31 +211,31 @@ impl LocalStore {
             Finding::Sound | Finding::Contradicted { .. } => {}
             // A blob can't be restored here; that does not stop other repairs.
             Finding::Blob { .. } => bad_blob = Some(finding),
-            Finding::Foreign { bytes } => plan.push(Mended::ForeignBytes { bytes }),
-            Finding::DatabaseBehind { database, file } => plan.push(Mended::DatabaseBehind { database, file }),
+            Finding::Foreign { bytes } => plan.push(RepairStep::ForeignBytes { bytes }),
+            Finding::DatabaseBehind { database, file } => plan.push(RepairStep::DatabaseBehind { database, file }),
             Finding::Truncated { have: Some(have), version, by } if how.accept_loss => {
                 let mut memories = remembered;
                 memories.push((by, version));
                 memories.extend(elsewhere);
                 // The last of equals: the one that the verdict named.
                 let (by, to_version) = memories.into_iter().max_by_key(|(_, version)| *version).unwrap_or_default();
-                plan.push(Mended::Loss { from_version: have + 1, to_version, by });
+                plan.push(RepairStep::Loss { from_version: have + 1, to_version, by });
                 // Its manifest records the lost versions, and is worth keeping.
-                plan.push(Mended::Manifest { why: "it shows a version that is lost".to_owned(), aside: None });
+                plan.push(RepairStep::Manifest { why: "it shows a version that is lost".to_owned(), aside: None });
                 return Ok(plan);
             }
             Finding::Truncated { have: Some(have), version, by } if self.is_recorded(thread, version)? => {
                 // A loss that was accepted and not signed yet: this repair signs it.
-                plan.push(Mended::Loss { from_version: have + 1, to_version: version, by });
+                plan.push(RepairStep::Loss { from_version: have + 1, to_version: version, by });
                 return Ok(plan);
             }
             finding => return refused(finding),
         }
         // A loss that was accepted and not signed yet: this repair signs it.
         plan.extend(self.recorded_loss(thread)?);
-        plan.extend(core.bad_manifest(thread)?.map(|why| Mended::Manifest { why, aside: None }));
-        plan.extend(core.bad_capabilities(thread)?.map(|why| Mended::Capabilities { why, aside: None }));
-        plan.extend(core.bad_snapshot(thread)?.map(|why| Mended::Snapshot { why, aside: None }));
+        plan.extend(core.bad_manifest(thread)?.map(|why| RepairStep::Manifest { why, aside: None }));
+        plan.extend(core.bad_capabilities(thread)?.map(|why| RepairStep::Capabilities { why, aside: None }));
+        plan.extend(core.bad_snapshot(thread)?.map(|why| RepairStep::Snapshot { why, aside: None }));
         match bad_blob {
             Some(finding) if plan.is_empty() => refused(finding),
             _ => Ok(plan),
@@ -244,15 +244,15 @@ impl LocalStore {
 
     /// Whether the next changeset leads with the loss of this version.
     fn is_recorded(&self, thread: &ThreadId, version: u64) -> Result<bool> {
-        let covers = |loss: Mended| matches!(loss, Mended::Loss { to_version, .. } if to_version >= version);
+        let covers = |loss: RepairStep| matches!(loss, RepairStep::Loss { to_version, .. } if to_version >= version);
         Ok(self.recorded_loss(thread)?.is_some_and(covers))
     }
 
     /// The loss that the next changeset leads with.
-    fn recorded_loss(&self, thread: &ThreadId) -> Result<Option<Mended>> {
+    fn recorded_loss(&self, thread: &ThreadId) -> Result<Option<RepairStep>> {
         let leads = self.core.read(|connection| leads::read(connection, &rows::existing(connection, thread)?))?;
         let loss = |event: Event| match event {
-            Event::Recovery(found) if found.is_loss() => Some(Mended::Loss {
+            Event::Recovery(found) if found.is_loss() => Some(RepairStep::Loss {
                 from_version: found.from_version?,
                 to_version: found.to_version?,
                 by: found.by.unwrap_or_default(),
@@ -296,50 +296,56 @@ fn check_signer(core: &Core, thread: &ThreadId, row: &Row) -> Result<()> {
 }
 
 /// Whether a version is lost: by what is to be recorded now, or by what the log records already.
-fn is_lost(version: u64, mended: &[Mended], row: &Row) -> bool {
+fn is_lost(version: u64, mended: &[RepairStep], row: &Row) -> bool {
     let now = mended.iter().any(
-        |one| matches!(one, Mended::Loss { from_version, to_version, .. } if (*from_version..=*to_version).contains(&version)),
+        |one| matches!(one, RepairStep::Loss { from_version, to_version, .. } if (*from_version..=*to_version).contains(&version)),
     );
     now || row.manifest.lost.iter().any(|lost| lost.contains(version))
 }
 
 /// The account versions that a log had posted before it was cut, and does not have any more. Other logs may have some of them.
-fn lost_postings(before: &Row, now: &Row) -> Vec<Buried> {
+fn lost_postings(before: &Row, now: &Row) -> Vec<DeletedPostings> {
     let lost = before.posted.iter().map(|(account, to)| {
         let kept = now.posted.get(account).copied().unwrap_or(0);
-        Buried { account: account.clone(), from: kept + 1, to: *to }
+        DeletedPostings { account: account.clone(), from: kept + 1, to: *to }
     });
     lost.filter(|lost| lost.from <= lost.to).collect()
 }
 
 impl Core {
     /// Carries out a plan and commits it; returns the version of the commit.
-    fn mend(&self, thread: &ThreadId, lease: &Lease, mended: &mut [Mended], from: Option<&Provisional>) -> Result<u64> {
+    fn mend(
+        &self,
+        thread: &ThreadId,
+        lease: &Lease,
+        mended: &mut [RepairStep],
+        from: Option<&Provisional>,
+    ) -> Result<u64> {
         let mut changeset = Changeset::empty(Reason::Lifecycle);
         for one in mended.iter_mut() {
             match one {
-                Mended::NotIndexed { .. } => {
+                RepairStep::NotIndexed { .. } => {
                     self.lead(thread, lease, Recovery { found: "not_indexed".to_owned(), ..Recovery::default() })?
                 }
-                Mended::ForeignBytes { .. } => _ = self.repair_file(thread)?,
-                Mended::DatabaseBehind { .. } => self.follow(thread, lease)?,
-                Mended::Loss { from_version, to_version, by } => {
+                RepairStep::ForeignBytes { .. } => _ = self.repair_file(thread)?,
+                RepairStep::DatabaseBehind { .. } => self.follow(thread, lease)?,
+                RepairStep::Loss { from_version, to_version, by } => {
                     self.give_up(thread, lease, *from_version, *to_version, by)?
                 }
-                Mended::Provisional { .. } => {
+                RepairStep::Provisional { .. } => {
                     if let Some(from) = from {
                         changeset = self.bring_back(thread, from)?;
                     }
                 }
-                Mended::Manifest { why, aside } => {
+                RepairStep::Manifest { why, aside } => {
                     let path = self.layout.manifest(thread);
                     *aside = self.set_aside(thread, lease, &path, format!("manifest: {why}"))?;
                 }
-                Mended::Capabilities { why, aside } => {
+                RepairStep::Capabilities { why, aside } => {
                     let path = self.layout.capabilities(thread);
                     *aside = self.set_aside(thread, lease, &path, format!("capabilities: {why}"))?;
                 }
-                Mended::Snapshot { why, aside } => {
+                RepairStep::Snapshot { why, aside } => {
                     let path = self.layout.thread(thread).join(NEWEST);
                     *aside = self.set_aside(thread, lease, &path, format!("snapshot: {why}"))?;
                 }
@@ -350,7 +356,7 @@ impl Core {
         let epoch = self.read(|connection| rows::existing(connection, thread))?.epoch;
         let part = Part::new(thread.clone(), Expect::Any, changeset).under(epoch);
         let committed = self.commit(&Batch::of(part))?;
-        if mended.iter().any(|one| matches!(one, Mended::Manifest { .. })) {
+        if mended.iter().any(|one| matches!(one, RepairStep::Manifest { .. })) {
             self.write_manifest(thread)?;
         }
         Ok(committed.version_of(thread).unwrap_or_default())

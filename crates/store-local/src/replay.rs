@@ -10,7 +10,7 @@ use selvedge_log::hash::{SealKey, sha256};
 use selvedge_log::scan::{Entry, Examined, Scanner, Signatures, examine};
 use selvedge_log::{Tail, Trust};
 use selvedge_model::account::Record;
-use selvedge_model::account::replay::Buried;
+use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::event::BlobErased;
 use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
 use selvedge_model::{Event, Manifest, Run, ThreadId, Timestamp};
@@ -35,7 +35,7 @@ pub(crate) struct Gathered {
     /// Postings, with the type of the event that records them.
     pub(crate) postings: Vec<(&'static str, Record)>,
     /// Postings that it records as lost.
-    pub(crate) lost: Vec<Buried>,
+    pub(crate) lost: Vec<DeletedPostings>,
     /// Other threads and their versions at the time.
     pub(crate) memories: Vec<(ThreadId, u64)>,
     /// Its versions, in order.
@@ -145,12 +145,11 @@ impl<'a> Replay<'a> {
                     leads: 0,
                     anchor: anchor::epoch(self.connection)?,
                     mark: Mark::NONE,
-                }
-                .sealed(self.connection.seals());
+                };
                 let now =
                     RowUpdate { row: &row, manifest: Some(&text), manifest_shown: true, counts: None, redo: None };
                 let exists = || Error::Exists(self.thread.clone());
-                index::insert_thread(self.connection, &now)?.ok_or_else(exists)?
+                index::insert_thread(self.connection, &now, self.connection.seals())?.ok_or_else(exists)?.id
             }
         };
         self.id = Some(id);

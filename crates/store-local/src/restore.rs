@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::backup::{BackedUp, Backup, FILE, HEADS, ITEM, KIND, THREADS, bury, copy_file, entries};
 use crate::blobs::hash_file;
-use crate::copy_check::{Bad, MANIFEST, TOMBSTONE, bad_tombstone, belongs, judge_copy};
+use crate::copy_check::{FailedCheck, MANIFEST, TOMBSTONE, bad_tombstone, belongs, judge_copy};
 use crate::core::io_error;
 use crate::db::Db;
 use crate::disk::{self, Disk, OpenMode};
@@ -51,7 +51,7 @@ pub struct Restored {
     /// The number of restored blobs.
     pub blobs: u64,
     /// What is left out because it failed verification, or was missing in the backup.
-    pub bad: Vec<Bad>,
+    pub failed_checks: Vec<FailedCheck>,
     /// Whether the database was rebuilt from the logs.
     pub is_rebuilt: bool,
     /// Where the restored store differs from the list of heads in the backup, apart from what was left out.
@@ -59,10 +59,10 @@ pub struct Restored {
 }
 
 /// What of a backup passed verification.
-struct Checked {
+struct VerifiedBackup {
     restored: Restored,
     /// Valid threads.
-    sound: BTreeMap<ThreadId, Sound>,
+    sound: BTreeMap<ThreadId, VerifiedThread>,
     /// Valid tombstones.
     tombstones: Vec<ThreadId>,
     /// The list of heads in the backup.
@@ -70,7 +70,7 @@ struct Checked {
 }
 
 /// A thread whose log is valid.
-struct Sound {
+struct VerifiedThread {
     head: Head,
     /// Its valid blobs.
     blobs: BTreeSet<Digest>,
@@ -86,9 +86,9 @@ impl LocalStore {
         disk: &dyn Disk,
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<Backup> {
-        let Restored { backup: found, bad, is_rebuilt, .. } = check(backup, trust, disk, each)?.restored;
-        match bad.into_iter().next() {
-            Some(Bad { thread_id, why, .. }) => {
+        let Restored { backup: found, failed_checks, is_rebuilt, .. } = check(backup, trust, disk, each)?.restored;
+        match failed_checks.into_iter().next() {
+            Some(FailedCheck { thread_id, why, .. }) => {
                 Err(Error::Integrity { what: format!("thread `{thread_id}` in the backup"), why, hint: None })
             }
             None if is_rebuilt => {
@@ -125,13 +125,13 @@ impl LocalStore {
         let above = layout.root().parent().unwrap_or(project);
         disk.sync_folder(above).map_err(io_error("sync", above))?;
         if let Some(heads) = &checked.heads {
-            checked.restored.differs = differing(heads, &checked.restored.bad, project, trust, disk)?;
+            checked.restored.differs = differing(heads, &checked.restored.failed_checks, project, trust, disk)?;
         }
         Ok(checked.restored)
     }
 }
 
-fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usize, usize)) -> Result<Checked> {
+fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usize, usize)) -> Result<VerifiedBackup> {
     let (found, is_signed) = read_list(backup, trust, disk)?;
     let layout = Layout::at(backup.join(THREADS));
     if found.store_format > schema::FORMAT {
@@ -144,36 +144,45 @@ fn check(backup: &Path, trust: &Trust, disk: &dyn Disk, each: &mut dyn FnMut(usi
     }
     check_store_file(&layout, disk, found.store_format)?;
     let is_rebuilt = !hash_file(disk, &layout.database()).is_ok_and(|hash| hash == found.database);
-    let mut bad = Vec::new();
+    let mut failed_checks = Vec::new();
     let mut sound = BTreeMap::new();
     for (index, BackedUp { thread_id, head }) in found.threads.iter().enumerate() {
         match judge_copy(thread_id, head, &layout, trust, disk) {
             Ok(judged) => {
-                bad.extend(judged.bad(thread_id, |_| false));
+                failed_checks.extend(judged.bad(thread_id, |_| false));
                 if judged.finding == Finding::Sound {
                     let lacks_manifest = judged.bad_manifest.is_some();
-                    sound.insert(thread_id.clone(), Sound { head: head.clone(), blobs: judged.blobs, lacks_manifest });
+                    sound.insert(
+                        thread_id.clone(),
+                        VerifiedThread { head: head.clone(), blobs: judged.blobs, lacks_manifest },
+                    );
                 }
             }
             Err(error) => {
-                bad.push(Bad::log(thread_id, error.to_string(), false));
+                failed_checks.push(FailedCheck::log(thread_id, error.to_string(), false));
             }
         }
         each(index + 1, found.threads.len());
     }
     // Threads that were not copied into the backup are known only from its list.
     let is_listed = |thread: &ThreadId| found.threads.iter().any(|listed| listed.thread_id == *thread);
-    bad.extend(found.bad.iter().filter(|bad| bad.is_log() && !is_listed(&bad.thread_id)).cloned());
-    let tombstones = check_tombstones(&layout, trust, disk, &mut bad)?;
+    failed_checks.extend(found.failed_checks.iter().filter(|bad| bad.is_log() && !is_listed(&bad.thread_id)).cloned());
+    let tombstones = check_tombstones(&layout, trust, disk, &mut failed_checks)?;
     let heads = read_heads(backup, &found, trust, disk)?;
     let threads = sound.len() as u64;
     let blobs = sound.values().map(|sound| sound.blobs.len() as u64).sum();
-    let restored = Restored { backup: found, is_signed, threads, blobs, bad, is_rebuilt, differs: Vec::new() };
-    Ok(Checked { restored, sound, tombstones, heads })
+    let restored =
+        Restored { backup: found, is_signed, threads, blobs, failed_checks, is_rebuilt, differs: Vec::new() };
+    Ok(VerifiedBackup { restored, sound, tombstones, heads })
 }
 
 /// The threads whose tombstones are valid; others are listed as bad.
-fn check_tombstones(layout: &Layout, trust: &Trust, disk: &dyn Disk, bad: &mut Vec<Bad>) -> Result<Vec<ThreadId>> {
+fn check_tombstones(
+    layout: &Layout,
+    trust: &Trust,
+    disk: &dyn Disk,
+    failed_checks: &mut Vec<FailedCheck>,
+) -> Result<Vec<ThreadId>> {
     let mut sound = Vec::new();
     if !check_folder(&layout.tombstones())? {
         return Ok(sound);
@@ -187,7 +196,7 @@ fn check_tombstones(layout: &Layout, trust: &Trust, disk: &dyn Disk, bad: &mut V
         };
         match why {
             None => sound.push(thread),
-            Some(why) => bad.push(Bad::file(&thread, TOMBSTONE, why, false)),
+            Some(why) => failed_checks.push(FailedCheck::file(&thread, TOMBSTONE, why, false)),
         }
     }
     Ok(sound)
@@ -268,7 +277,7 @@ fn read_heads(backup: &Path, found: &Backup, trust: &Trust, disk: &dyn Disk) -> 
 /// Where a restored store differs from the list in its backup, apart from what was left out.
 fn differing(
     heads: &Heads,
-    bad: &[Bad],
+    bad: &[FailedCheck],
     project: &Path,
     trust: &Trust,
     disk: Arc<dyn Disk>,
@@ -290,11 +299,11 @@ fn differing(
     Ok(differs.into_iter().filter(|differs| !is_known(differs)).collect())
 }
 
-fn copy_all(checked: &mut Checked, from: &Layout, to: &Layout, disk: &dyn Disk) -> Result<()> {
+fn copy_all(checked: &mut VerifiedBackup, from: &Layout, to: &Layout, disk: &dyn Disk) -> Result<()> {
     for folder in [to.root().to_owned(), to.owners(), to.tombstones()] {
         disk.make_folder(&folder).map_err(io_error("create", &folder))?;
     }
-    for (thread, Sound { blobs, lacks_manifest, .. }) in &checked.sound {
+    for (thread, VerifiedThread { blobs, lacks_manifest, .. }) in &checked.sound {
         let wanted = |name: &str| belongs(name) && !(*lacks_manifest && name == MANIFEST);
         copy_folder(disk, &from.thread(thread), &to.thread(thread), wanted)?;
         if !blobs.is_empty() {
@@ -320,8 +329,8 @@ fn copy_all(checked: &mut Checked, from: &Layout, to: &Layout, disk: &dyn Disk) 
         disk.remove(&to.database()).map_err(io_error("remove", &to.database()))?;
     }
     open::write_kind(to, disk, &SystemIds.hex32())?;
-    if !checked.restored.bad.is_empty() {
-        let text = serde_json::to_string_pretty(&checked.restored.bad).map_err(rows::bad_row)? + "\n";
+    if !checked.restored.failed_checks.is_empty() {
+        let text = serde_json::to_string_pretty(&checked.restored.failed_checks).map_err(rows::bad_row)? + "\n";
         let path = left_out_file(to);
         disk::replace(disk, &path, text.as_bytes()).map_err(io_error("write", &path))?;
     }
@@ -334,13 +343,13 @@ pub(crate) fn left_out_file(layout: &Layout) -> PathBuf {
 }
 
 /// What was missing in the backup that a store was restored from; the list is not signed, and used for display only.
-pub(crate) fn left_out(layout: &Layout, disk: &dyn Disk) -> Vec<Bad> {
+pub(crate) fn left_out(layout: &Layout, disk: &dyn Disk) -> Vec<FailedCheck> {
     let read = disk::read(disk, &left_out_file(layout), BYTES_MAX).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
 /// Makes the database match the restored threads. False if it has other heads.
-fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, Sound>) -> Result<bool> {
+fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, VerifiedThread>) -> Result<bool> {
     let connection = Db::open(path, Use::Write, None)?;
     // A copied database is not in the journal mode that a store needs; the file keeps the mode from here on.
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
@@ -348,7 +357,7 @@ fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, Sound>) -> Result<boo
     let mut known = 0;
     for row in rows::select_any(&work, "1 ORDER BY t.id", [])? {
         match sound.get(&row.manifest.thread_id) {
-            Some(Sound { head, lacks_manifest, .. }) if *head == row.head => {
+            Some(VerifiedThread { head, lacks_manifest, .. }) if *head == row.head => {
                 known += 1;
                 if *lacks_manifest {
                     rows::execute(&work, "UPDATE threads SET manifest_stale = 1 WHERE id = ?", [row.id])?;

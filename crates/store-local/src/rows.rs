@@ -46,11 +46,15 @@ pub(crate) struct SavedState {
 
 /// The database contains something that Selvedge never writes.
 pub(crate) fn bad_row(what: impl std::fmt::Display) -> Error {
-    Error::Integrity {
-        what: "`registry.db` is damaged".to_owned(),
-        why: what.to_string(),
-        hint: Some(crate::schema::REBUILD.to_owned()),
-    }
+    Error::Integrity { what: BAD_ROW.to_owned(), why: what.to_string(), hint: Some(crate::schema::REBUILD.to_owned()) }
+}
+
+/// What is said of such a database.
+const BAD_ROW: &str = "`registry.db` is damaged";
+
+/// Whether an error is that of [`bad_row`].
+pub(crate) fn is_bad_row(error: &Error) -> bool {
+    matches!(error, Error::Integrity { what, .. } if what == BAD_ROW)
 }
 
 /// Whether an error concerns the database itself, not a thread.
@@ -89,12 +93,12 @@ fn to_json<T: serde::Serialize>(value: &T) -> Result<String> {
 
 /// The columns that [`row`] reads, of `threads AS t JOIN heads AS h`.
 pub(crate) const COLUMNS: &str = "t.id, t.log_id, t.manifest, h.version, h.lines, h.bytes, h.hash, h.segment, h.signer, \
-     h.head_epoch, h.sealed, h.epoch, h.owner, h.updated_at, h.posted, h.mark, h.heard, h.leads, h.anchor";
+     h.head_epoch, h.sealed, h.epoch, h.owner, h.updated_at, h.posted, h.mark, h.heard, h.leads, h.anchor, t.thread_id";
 /// The tables of [`COLUMNS`].
 pub(crate) const TABLES: &str = "threads AS t JOIN heads AS h ON h.id = t.id";
 
 type RawHead = ([i64; 3], Vec<u8>, i64, Vec<u8>, i64);
-type RawRest = (Vec<u8>, i64, Option<String>, i64, String, (Vec<u8>, String, [i64; 2]));
+type RawRest = (Vec<u8>, i64, Option<String>, i64, String, (Vec<u8>, String, [i64; 2], String));
 type Raw = (i64, String, String, RawHead, RawRest);
 
 pub(crate) fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Raw> {
@@ -106,7 +110,7 @@ pub(crate) fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Raw> {
         row.get(12)?,
         row.get(13)?,
         row.get(14)?,
-        (row.get(15)?, row.get(16)?, [row.get(17)?, row.get(18)?]),
+        (row.get(15)?, row.get(16)?, [row.get(17)?, row.get(18)?], row.get(19)?),
     );
     Ok((row.get(0)?, row.get(1)?, row.get(2)?, head, rest))
 }
@@ -114,7 +118,7 @@ pub(crate) fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Raw> {
 /// A row; its seal is not checked.
 pub(crate) fn row((id, log_id, text_of_manifest, head, rest): Raw) -> Result<Row> {
     let (lengths, hash, segment, signer, head_epoch) = head;
-    let (sealed, epoch, owner, updated_at, posted, (mark, consumed, [leads, anchor])) = rest;
+    let (sealed, epoch, owner, updated_at, posted, (mark, consumed, [leads, anchor], name)) = rest;
     let mut manifest: Manifest = json(&text_of_manifest)?;
     manifest.updated_at = Timestamp::from_micros(updated_at);
     let stored = sha256(text_of_manifest.as_bytes());
@@ -125,7 +129,8 @@ pub(crate) fn row((id, log_id, text_of_manifest, head, rest): Raw) -> Result<Row
     let epoch = unsigned(epoch);
     let leads = unsigned(leads);
     let anchor = unsigned(anchor);
-    let mark = Mark::read(mark);
+    // The seal names the thread of the manifest; a row under another name has none.
+    let mark = if manifest.thread_id.as_str() == name { Mark::read(mark) } else { Mark::NONE };
     Ok(Row { id, manifest, stored, head, sealed, epoch, owner, posted, consumed, leads, anchor, mark })
 }
 

@@ -11,10 +11,10 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use selvedge_store::{Error, Result};
 
-use crate::shape::Misshapen;
+use crate::schema_check::SchemaDifferences;
 
 /// The format of the database that is written.
-pub(crate) const FORMAT: i64 = 7;
+pub(crate) const FORMAT: i64 = 8;
 
 /// The oldest format whose committed bytes a rebuild still finds.
 const FORMAT_OLDEST: i64 = 5;
@@ -26,10 +26,12 @@ const TABLES: &str = "
 CREATE TABLE threads (
     id                     INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of creation; never reused
     thread_id              TEXT NOT NULL UNIQUE,
-    hex                    TEXT,
     log_id                 TEXT NOT NULL,
     manifest               TEXT NOT NULL,
     manifest_stale         INTEGER NOT NULL DEFAULT 1,        -- thread.json may be older than this row
+    hex                    TEXT GENERATED ALWAYS AS -- the random end of the id, as model::ThreadId::hex
+        (CASE WHEN substr(thread_id, -13, 1) = '-' AND substr(thread_id, -12) NOT GLOB '*[^0-9a-f]*'
+              THEN substr(thread_id, -12) END) VIRTUAL,
     agent_id               TEXT GENERATED ALWAYS AS (manifest->>'$.agent_id') VIRTUAL,
     directive              TEXT GENERATED ALWAYS AS (manifest->>'$.directive') VIRTUAL,
     title                  TEXT GENERATED ALWAYS AS (manifest->>'$.title') VIRTUAL,
@@ -231,7 +233,7 @@ pub(crate) fn create(path: &Path) -> Result<()> {
 /// creates.
 pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
     let connection = open_misshapen(path, usage)?;
-    Misshapen::of(&connection)?.refuse()?;
+    SchemaDifferences::of(&connection)?.refuse()?;
     Ok(connection)
 }
 
@@ -330,7 +332,7 @@ fn open_immutable(path: &Path) -> Result<Connection> {
 }
 
 /// Configures a connection.
-fn configure(connection: Connection) -> Result<Connection> {
+pub(crate) fn configure(connection: Connection) -> Result<Connection> {
     #[cfg(test)]
     let connection = crate::testing::traced(connection);
     connection.busy_timeout(Duration::from_secs(10)).map_err(database)?;

@@ -38,19 +38,12 @@ use Trusted::{Checked, Hint, Sealed};
 pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 17] = [
     (
         "threads",
-        &[
-            ("id", Checked), // The seals of the joined rows include the log or the thread; a log without rows is refused.
-            ("thread_id", Sealed),
-            ("hex", Hint),
-            ("log_id", Sealed),
-            ("manifest", Sealed),
-            ("manifest_stale", Hint),
-        ],
+        &[("id", Sealed), ("thread_id", Sealed), ("log_id", Sealed), ("manifest", Sealed), ("manifest_stale", Hint)],
     ),
     (
         "heads",
         &[
-            ("id", Checked),
+            ("id", Sealed),
             ("version", Sealed),
             ("lines", Sealed),
             ("bytes", Sealed),
@@ -232,6 +225,7 @@ impl Indexed<'_> {
 impl Row {
     fn content(&self) -> seal::HeadRow<'_> {
         seal::HeadRow {
+            number: self.id.cast_unsigned(),
             thread: &self.manifest.thread_id,
             head: &self.head,
             epoch: self.epoch,
@@ -330,7 +324,9 @@ mod tests {
             .iter()
             .map(|(table, columns)| ((*table).to_owned(), columns.iter().map(|(name, _)| (*name).to_owned()).collect()))
             .collect();
-        schema.values_mut().chain(here.values_mut()).for_each(|columns| columns.sort());
+        for columns in schema.values_mut().chain(here.values_mut()) {
+            columns.sort();
+        }
         assert_eq!(here, schema);
     }
 }

@@ -19,7 +19,7 @@ use crate::disk::OpenMode;
 use crate::manifest::mark_shown;
 use crate::redo::{self, Outline, RedoRow, RedoRows};
 use crate::rows;
-use crate::wal::Mover;
+use crate::wal::WalMover;
 
 /// How long bytes wait for more before they are synced.
 const WAIT: Duration = Duration::from_millis(300);
@@ -41,7 +41,7 @@ pub(crate) fn start(core: &Arc<Core>) -> std::io::Result<thread::JoinHandle<()>>
 }
 
 fn work(core: &Weak<Core>) {
-    let mut mover = Mover::default();
+    let mut mover = WalMover::default();
     while let Some(core) = core.upgrade() {
         let pending = lock(&core.pending);
         let idle = |pending: &mut Pending| pending.threads.is_empty() && pending.phase == Phase::Open;
@@ -69,7 +69,7 @@ fn work(core: &Weak<Core>) {
 }
 
 /// Cleans up while no commits arrive. What fails is retried next time, or when the store is opened next.
-pub(crate) fn rest(core: &Core, mover: &mut Mover) {
+pub(crate) fn rest(core: &Core, mover: &mut WalMover) {
     _ = core.rest_spares();
     _ = mover.work(core, 0);
 }
@@ -116,7 +116,9 @@ impl Core {
             let (done, why) = self.sync_some(some, undrained.as_ref().ok());
             failed = why.or(failed);
             if let Err(error) = self.free_redo(&done) {
-                left.for_each(|(thread, entry)| self.await_sync(&thread, entry, 0));
+                for (thread, entry) in left {
+                    self.await_sync(&thread, entry, 0);
+                }
                 return Err(error);
             }
             if left.peek().is_some() {
@@ -218,7 +220,9 @@ impl Core {
 
     fn keep_spares(&self, rows: &[RedoRow]) {
         let mut spares = lock(&self.spares);
-        rows.iter().for_each(|row| _ = spares.keep(*row));
+        for row in rows {
+            _ = spares.keep(*row);
+        }
     }
 
     /// Threads that have older redo than ours which this process neither wrote nor found in the transcript: the process that committed it

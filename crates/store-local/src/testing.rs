@@ -10,7 +10,7 @@ use selvedge_log::{Signer, Trust};
 use selvedge_model::ThreadId;
 
 use crate::core::lock;
-use crate::disk::RealDisk;
+use crate::disk::{Disk, RealDisk};
 use crate::system::{SystemClock, SystemIds};
 use crate::{Access, LocalStore, Options};
 
@@ -28,6 +28,11 @@ impl TestStore {
 
     /// Opens the store as another process would: only the files are shared.
     pub(crate) fn open(&self) -> LocalStore {
+        self.open_on(Arc::new(RealDisk))
+    }
+
+    /// Opens it on another disk.
+    pub(crate) fn open_on(&self, disk: Arc<dyn Disk>) -> LocalStore {
         let signer = Signer::from_pem(&self.pem).unwrap();
         LocalStore::open(Options {
             project: self.folder.path().to_owned(),
@@ -36,7 +41,7 @@ impl TestStore {
             signer: Some(signer),
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
-            disk: Arc::new(RealDisk),
+            disk,
         })
         .unwrap()
     }

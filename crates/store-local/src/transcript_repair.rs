@@ -92,14 +92,16 @@ impl Core {
                 Ok(true)
             });
             match written {
-                crate::core::Ended::Known(Ok(true)) => {
+                crate::core::TransactionEnd::Known(Ok(true)) => {
                     source.truncate(from).map_err(io_error("truncate", &path))?;
                     source.sync().map_err(io_error("sync", &path))
                 }
                 // Another process committed meanwhile; the next attempt sees the log as it is now.
-                crate::core::Ended::Known(Ok(false)) => self.disk.remove(&aside).map_err(io_error("remove", &aside)),
-                crate::core::Ended::Known(Err(error)) => Err(error),
-                crate::core::Ended::Unknown(_, why) => Err(Error::OutcomeUnknown { why }),
+                crate::core::TransactionEnd::Known(Ok(false)) => {
+                    self.disk.remove(&aside).map_err(io_error("remove", &aside))
+                }
+                crate::core::TransactionEnd::Known(Err(error)) => Err(error),
+                crate::core::TransactionEnd::Unknown(_, why) => Err(Error::OutcomeUnknown { why }),
             }
         })
     }
@@ -111,14 +113,14 @@ impl Core {
         if length <= row.head.bytes {
             return Ok(());
         }
-        let read = read_log(&*self.disk, &self.layout, thread, &self.trust, Some(row.head.version), |_| {});
-        let examined = read.map_err(io_error("read", &path))?;
-        let Some(head) = examined.head().filter(|head| head.version > row.head.version) else { return Ok(()) };
         // Bytes reach a file after their commit, so a commit that came meanwhile is in the database by now.
         let now = self.read(|db| rows::find_any(db, thread))?;
         if now.is_none_or(|now| now.head.version != row.head.version) {
             return Ok(());
         }
+        let read = read_log(&*self.disk, &self.layout, thread, &self.trust, Some(row.head.version), |_| {});
+        let examined = read.map_err(io_error("read", &path))?;
+        let Some(head) = examined.head().filter(|head| head.version > row.head.version) else { return Ok(()) };
         let finding = Finding::DatabaseBehind { database: row.head.version, file: head.version };
         Err(Error::Log { thread: thread.clone(), finding })
     }

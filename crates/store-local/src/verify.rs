@@ -18,11 +18,11 @@ use selvedge_store::{Error, Result};
 use crate::blobs::open_blob;
 use crate::core::{Core, io_error};
 use crate::disk::{self, OpenMode};
-use crate::folded;
 use crate::layout::check_folder;
 use crate::manifest;
 use crate::open::LocalStore;
 use crate::overlay::{OpenLog, Overlay};
+use crate::row_comparison;
 use crate::rows;
 use crate::sealed::{Seal, UNSEALED};
 
@@ -77,8 +77,8 @@ impl Stored for LocalStore {
 }
 
 impl Verify for LocalStore {
-    fn strays(&self) -> Result<Vec<ThreadId>> {
-        self.core.strays()
+    fn unindexed(&self) -> Result<Vec<ThreadId>> {
+        self.core.unindexed()
     }
 
     fn is_stray(&self, thread: &ThreadId) -> Result<bool> {
@@ -123,7 +123,7 @@ impl Core {
             (Some(row), _) if row.seal(connection) == Seal::Broken => {
                 Ok(Some(format!("has a row of it that {UNSEALED}")))
             }
-            (Some(row), Some(head)) if row.head == *head => folded::contradiction(folded, connection, &row),
+            (Some(row), Some(head)) if row.head == *head => row_comparison::contradiction(folded, connection, &row),
             (None, None) => Ok(Some("has no rows of it".to_owned())),
             _ => Ok(None),
         })

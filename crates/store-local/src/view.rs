@@ -113,7 +113,8 @@ impl View for LocalView<'_> {
         };
         let row = &seen.row;
         let epoch = match (right, &row.owner) {
-            (Right::Lease(held), Some(_)) if held == row.epoch => held,
+            // A head that was put back gives an epoch away twice: then the owner tells the leases apart.
+            (Right::Lease(held), Some(holder)) if held == row.epoch && *holder == self.core.owner => held,
             (Right::Lease(held), _) => {
                 return Err(Error::StaleEpoch { thread: thread.clone(), held, current: row.epoch });
             }
@@ -264,7 +265,7 @@ impl Core {
     }
 
     /// The running hash at a head, computed from the log itself; refused if the log is not what was signed.
-    fn hash_again(&self, thread: &ThreadId, row: &Row) -> Result<RunningHash> {
+    pub(crate) fn hash_again(&self, thread: &ThreadId, row: &Row) -> Result<RunningHash> {
         let path = self.layout.transcript(thread);
         let (head, overlay) = self.open_log(thread)?.committed();
         let mut reader = BufReader::with_capacity(1 << 16, overlay).take(row.head.bytes);

@@ -23,11 +23,11 @@ const ENOUGH_FRAMES_MAX: i64 = 8_000;
 
 /// Moves the write-ahead log; its connection is opened on first use.
 #[derive(Debug, Default)]
-pub(crate) struct Mover {
+pub(crate) struct WalMover {
     connection: Option<Connection>,
 }
 
-impl Mover {
+impl WalMover {
     /// Moves the log if it is long, for a store in which this many threads committed recently.
     pub(crate) fn work(&mut self, core: &Core, threads: usize) -> Result<()> {
         let per_thread = ENOUGH_FRAMES_PER_THREAD.saturating_mul(i64::try_from(threads).unwrap_or(i64::MAX));
@@ -115,7 +115,7 @@ mod tests {
         let core = &store.core;
         let look = schema::open(&core.layout.database(), Use::Write).unwrap();
         let left = || frames_left(&look, "PRAGMA wal_checkpoint(NOOP)").unwrap();
-        let mut mover = Mover::default();
+        let mut mover = WalMover::default();
         fill(core, 100);
         mover.work(core, 1).unwrap();
         assert!(left() >= 100, "a short log is not moved");

@@ -1,8 +1,12 @@
-//! Waiting for commits of this process or another one.
+//! Waiting for commits, requests and freed leases of this process or another one.
 //!
 //! Commits of this process ring a bell. Those of other processes are reported by the operating system: one thread, started by the first
 //! waiter, watches the folder of the database and rings the same bell. Invariants:
 //!
+//! - The folder of the owners is watched, too. An owner keeps its file open for writing as long as it lives, and opens and closes it when
+//!   it releases a lease. So the system reports the release of a lease, and the death of an owner, as the close of a file. It reports the
+//!   close just before it unlocks the file, so this is signalled again a little later. Where it can't be watched, leases count as freed
+//!   ten times a second.
 //! - A ring is only a hint. A waiter checks, starts watching, checks again and only then sleeps, so that no commit is missed in between.
 //! - The database is written before its commit is visible, so a hint may come too early, and none may follow. A waiter that was woken
 //!   without finding a commit therefore checks again soon, then at growing intervals.
@@ -26,13 +30,15 @@ mod inotify;
 const CHECK_WATCHED: Duration = Duration::from_millis(500);
 /// How often a waiter checks if it is not.
 const CHECK_UNWATCHED: Duration = Duration::from_millis(20);
+/// How often leases count as freed if the folder of the owners is not watched.
+const FREED_UNWATCHED: Duration = Duration::from_millis(100);
 /// How soon a waiter checks again after a ring without a commit.
 const SOON: Duration = Duration::from_millis(1);
 
 /// The waiters of this process, and the thread that watches for them.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    bell: Arc<Bell>,
+    bell: Arc<Wakeup>,
     watcher: Mutex<Watcher>,
 }
 
@@ -52,6 +58,16 @@ impl Watch {
     /// Wakes all waiters: something was committed.
     pub(crate) fn ring(&self) {
         self.bell.ring();
+    }
+
+    /// Wakes all waiters: a lease was released.
+    pub(crate) fn free(&self) {
+        self.bell.free();
+    }
+
+    /// How often leases may have been freed.
+    pub(crate) fn leases_freed(&self) -> u64 {
+        lock(&self.bell.state).leases_freed()
     }
 
     /// Waits until `is_there`, at most this long. `folder` has the database.
@@ -82,23 +98,32 @@ impl Watch {
         let mut watcher = lock(&self.watcher);
         if matches!(*watcher, Watcher::NotStarted) {
             *watcher = start(folder, &self.bell);
+            // What was freed before the folder was watched may have been missed. The first waiter, and nobody else, is about to check.
+            lock(&self.bell.state).freed += 1;
         }
     }
 }
 
 #[cfg(target_os = "linux")]
-fn start(folder: &Path, bell: &Arc<Bell>) -> Watcher {
-    inotify::start(folder, bell).map_or(Watcher::Refused, |thread| Watcher::Watching { _thread: thread })
+fn start(folder: &Path, bell: &Arc<Wakeup>) -> Watcher {
+    match inotify::start(folder, bell) {
+        Some(thread) => Watcher::Watching { _thread: thread },
+        None => {
+            bell.unwatch_owners();
+            Watcher::Refused
+        }
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn start(_: &Path, _: &Arc<Bell>) -> Watcher {
+fn start(_: &Path, bell: &Arc<Wakeup>) -> Watcher {
+    bell.unwatch_owners();
     Watcher::Refused
 }
 
 /// Wakes waiters.
 #[derive(Debug, Default)]
-struct Bell {
+struct Wakeup {
     state: Mutex<State>,
     rung: Condvar,
     /// There is a waiter, or the store is closing.
@@ -114,11 +139,21 @@ struct State {
     waiting: usize,
     /// Whether the folder is watched.
     is_watched: bool,
+    /// How often leases were freed.
+    freed: u64,
+    /// Since when the folder of the owners can't be watched.
+    unwatched_since: Option<Instant>,
     /// Whether the thread that watches must end.
     is_over: bool,
 }
 
 impl State {
+    fn leases_freed(&self) -> u64 {
+        let guessed = |since: Instant| since.elapsed().as_millis() / FREED_UNWATCHED.as_millis();
+        let guessed = u64::try_from(self.unwatched_since.map_or(0, guessed)).unwrap_or(u64::MAX);
+        self.freed.saturating_add(guessed)
+    }
+
     /// How long to sleep: as long as since the last ring.
     fn pause(&self) -> Duration {
         let longest = if self.is_watched { CHECK_WATCHED } else { CHECK_UNWATCHED };
@@ -126,7 +161,7 @@ impl State {
     }
 }
 
-impl Bell {
+impl Wakeup {
     fn ring(&self) {
         let mut state = lock(&self.state);
         state.count += 1;
@@ -134,6 +169,16 @@ impl Bell {
         if state.waiting > 0 {
             self.rung.notify_all();
         }
+    }
+
+    fn free(&self) {
+        lock(&self.state).freed += 1;
+        self.ring();
+    }
+
+    /// From now on, owners are not watched.
+    fn unwatch_owners(&self) {
+        lock(&self.state).unwatched_since.get_or_insert_with(Instant::now);
     }
 
     fn count(&self) -> u64 {
@@ -151,7 +196,7 @@ impl Bell {
 
 /// For the thread that watches.
 #[cfg(target_os = "linux")]
-impl Bell {
+impl Wakeup {
     /// Sets whether the folder is watched.
     fn set_watched(&self, is_watched: bool) {
         lock(&self.state).is_watched = is_watched;
@@ -172,10 +217,10 @@ impl Bell {
 }
 
 /// Counts a waiter until it is dropped.
-struct Waiter<'a>(&'a Bell);
+struct Waiter<'a>(&'a Wakeup);
 
 impl<'a> Waiter<'a> {
-    fn new(bell: &'a Bell) -> Self {
+    fn new(bell: &'a Wakeup) -> Self {
         lock(&bell.state).waiting += 1;
         bell.wanted.notify_all();
         Self(bell)

@@ -158,8 +158,8 @@ pub fn export<S: Verify + Logs + ?Sized>(of: &S, thread: &ThreadId, out: &mut dy
     let seconds = u64::try_from(at / 1_000_000).unwrap_or_default();
     let packed = pack(of, thread, &head, &signers, &verdict.erased_blobs, seconds, out);
     let blobs = packed.map_err(|error| match error {
-        Failed::Store(error) => error,
-        Failed::Io(source) => Error::Io { what: "write the archive of", path: thread.as_str().into(), source },
+        ArchiveFailure::Store(error) => error,
+        ArchiveFailure::Io(source) => Error::Io { what: "write the archive of", path: thread.as_str().into(), source },
     })?;
     Ok(Exported { thread: thread.clone(), head, blobs, signers })
 }
@@ -172,7 +172,7 @@ fn pack<S: Verify + Logs + ?Sized>(
     erased: &[Digest],
     seconds: u64,
     out: &mut dyn Write,
-) -> Result<u64, Failed> {
+) -> Result<u64, ArchiveFailure> {
     // The folder name of a very long id does not fit; the log id always does.
     let folder = Some(thread.folder()).filter(|name| name.len() <= FOLDER_MAX);
     let folder = folder.unwrap_or_else(|| head.log_id.to_string());
@@ -198,14 +198,14 @@ fn pack<S: Verify + Logs + ?Sized>(
         ustar::write(out, &folder, &format!("blobs/{blob}"), size, seconds, &mut content)?;
         blobs += 1;
     }
-    let Chain { keys, vouchers } = Chain::of(of, thread, signers);
+    let Chain { keys, statements } = Chain::of(of, thread, signers);
     for (name, key) in keys {
         let pem = key.to_pem();
         ustar::write(out, &folder, &format!("keys/{name}.pem"), pem.len() as u64, seconds, &mut pem.as_bytes())?;
     }
-    for voucher in vouchers {
-        let name = format!("chain/{}.json", voucher.to);
-        let mut text = voucher.text();
+    for statement in statements {
+        let name = format!("chain/{}.json", statement.to);
+        let mut text = statement.text();
         ustar::write(out, &folder, &name, text.len() as u64, seconds, &mut text)?;
     }
     ustar::finish(out)?;
@@ -227,18 +227,18 @@ fn capabilities_bytes<S: Verify + ?Sized>(of: &S, thread: &ThreadId) -> Option<V
 }
 
 /// Why an archive could not be written.
-enum Failed {
+enum ArchiveFailure {
     Store(Error),
     Io(io::Error),
 }
 
-impl From<Error> for Failed {
+impl From<Error> for ArchiveFailure {
     fn from(error: Error) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for ArchiveFailure {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }

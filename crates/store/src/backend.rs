@@ -1,17 +1,19 @@
-//! What commands need from a store besides running threads: its list of heads, erasing content, the signed files beside a log, and closing
-//! it. [`Backend`] is a store with all of that; façade and command line work on a `dyn Backend`, so a store that implements it gets every
+//! What commands need from a store besides running threads: its list of heads, erasing content, the signed files beside a log, searching,
+//! effects, and closing it. [`Backend`] is a store with all of that; façade and command line work on a `dyn Backend`, so a store that implements it gets every
 //! command.
 
-use selvedge_model::{Digest, Manifest, ThreadId};
+use selvedge_model::{Digest, DirectiveId, Manifest, ThreadId};
 
 use crate::archive::Archives;
 use crate::contract::Store;
+use crate::effects::Effects;
 use crate::error::Result;
 use crate::heads::{Comparison, CurrentHeads, Depth, Heads};
+use crate::search::Search;
 use crate::snapshot::Snapshots;
 
 /// The heads of a store, for a list that is kept elsewhere; see [`crate::heads`].
-pub trait Attest: Send + Sync {
+pub trait ReadHeads: Send + Sync {
     /// The random id of this store.
     fn store_id(&self) -> Result<String>;
 
@@ -38,15 +40,16 @@ pub trait SignedFiles: Send + Sync {
     /// fails verification is refused.
     fn write_capabilities(&self, thread: &ThreadId, body: &dyn Fn() -> String) -> Result<bool>;
 
+    /// Signs and writes an entry of knowledge that an agent wrote, atomically and durably; returns the digest of its file. An existing one
+    /// is replaced only if it is signed, intact, and replaceable by its text.
+    fn write_knowledge(&self, id: &DirectiveId, body: &str, is_replaceable: &dyn Fn(&str) -> bool) -> Result<Digest>;
+
     /// Refuses a thread if the store or its `thread.json` grants other capabilities than its log; `recorded` is the manifest from the
     /// verified log. A missing file is written again.
     fn check_manifest(&self, recorded: &Manifest) -> Result<()>;
 
     /// A warning for a thread whose `thread.json` is missing, to show before the thread continues.
     fn missing_manifest(&self, thread: &ThreadId) -> Option<String>;
-
-    /// Takes the problems that were found and repaired since the last call, as sentences.
-    fn take_problems(&self) -> Vec<String>;
 }
 
 /// One process's handle on a store.
@@ -57,6 +60,6 @@ pub trait Handle: Send + Sync {
 }
 
 /// A store with everything that commands need.
-pub trait Backend: Store + Snapshots + Archives + Attest + Erase + SignedFiles + Handle {}
+pub trait Backend: Store + Snapshots + Archives + ReadHeads + Erase + SignedFiles + Search + Effects + Handle {}
 
-impl<T: Store + Snapshots + Archives + Attest + Erase + SignedFiles + Handle> Backend for T {}
+impl<T: Store + Snapshots + Archives + ReadHeads + Erase + SignedFiles + Search + Effects + Handle> Backend for T {}

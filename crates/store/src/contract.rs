@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use selvedge_log::{Head, Line};
-use selvedge_model::account::replay::Buried;
+use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{
     AgentId, Batch, CommitKey, Digest, DirectiveId, Event, Manifest, OwnerId, Posted, RequestId, Run, Status, ThreadId,
@@ -158,7 +158,7 @@ pub struct Delivery {
 
 /// A waiting request, and whether its seal is valid.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Waiting {
+pub struct QueuedRequest {
     /// The request.
     pub posted: Posted,
     /// Whether it was sealed with a key that may sign for the thread; one that was not must have no effect.
@@ -167,7 +167,7 @@ pub struct Waiting {
 
 /// A notice that a request was posted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct PostedNotice {
     /// Its number in the order of all requests of the store.
     pub number: u64,
     /// The thread it waits for, or waited for.
@@ -183,7 +183,7 @@ pub trait Inbox: Send + Sync {
     fn post(&self, posted: Posted) -> Result<Delivery>;
 
     /// The waiting requests of a thread, in the order of posting.
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>>;
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<QueuedRequest>>;
 
     /// The thread and version at which a request of this id was consumed in the chain of a thread.
     fn answered(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>>;
@@ -192,7 +192,7 @@ pub trait Inbox: Send + Sync {
     fn newest(&self) -> Result<u64>;
 
     /// Requests posted after number `after` that still wait, in order, at most `limit`.
-    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<Arrival>>;
+    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<PostedNotice>>;
 }
 
 /// A thread in the registry.
@@ -255,7 +255,7 @@ pub struct Tombstone {
     pub deleted_at: Timestamp,
     /// The postings of its log; absent if the log could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub postings: Option<Vec<Buried>>,
+    pub postings: Option<Vec<DeletedPostings>>,
 }
 
 /// Finding threads.
@@ -314,6 +314,8 @@ pub struct Position {
     pub commits: u64,
     /// The number of the newest request that was seen.
     pub requests: u64,
+    /// How often leases were freed, as far as was seen: see [`Feed::leases_freed`].
+    pub leases: u64,
 }
 
 /// Following commits and requests.
@@ -324,13 +326,23 @@ pub trait Feed: Send + Sync {
     /// Commits after `position`, in order, at most `limit`. The lines of one thread's commits are consecutive.
     fn after(&self, position: u64, limit: usize) -> Result<Vec<FeedEntry>>;
 
-    /// Waits for a hint that there may be a commit or a request after `seen`, at most this long. Call [`Feed::after`] and
-    /// [`Inbox::arrivals`] again either way: a hint may be late or wrong, and then no wake-up is lost.
+    /// A number of this handle that rises after a lease may have become free: it was released, or its owner died, in this process or
+    /// another one. It may rise without a cause. A caller reads it, finds a lease held, and watches for a greater number: no end is missed.
+    fn leases_freed(&self) -> u64;
+
+    /// Waits for a hint that there may be a commit, a request or a freed lease after `seen`, at most this long; `u64::MAX` excludes one of
+    /// them. Call [`Feed::after`] and [`Inbox::arrivals`], or check the lease, again either way: a hint may be late or wrong, and then no
+    /// wake-up is lost.
     fn watch(&self, seen: Position, timeout: Duration) -> Result<()>;
+
+    /// Waits for a hint that a lease became free, as [`Feed::watch`] does.
+    fn wait_for_lease(&self, freed: u64, timeout: Duration) -> Result<()> {
+        self.watch(Position { commits: u64::MAX, requests: u64::MAX, leases: freed }, timeout)
+    }
 
     /// Waits for a hint that there may be a commit after `position`, as [`Feed::watch`] does.
     fn wait(&self, position: u64, timeout: Duration) -> Result<()> {
-        self.watch(Position { commits: position, requests: u64::MAX }, timeout)
+        self.watch(Position { commits: position, requests: u64::MAX, leases: u64::MAX }, timeout)
     }
 }
 

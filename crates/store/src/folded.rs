@@ -46,7 +46,9 @@ impl<'a> Folded<'a> {
 
     /// Adds one changeset.
     pub fn take(&mut self, entry: &Entry) {
-        entry.lines.iter().for_each(|line| self.line(line));
+        for line in &entry.lines {
+            self.line(line);
+        }
     }
 
     /// Adds one line.

@@ -63,7 +63,7 @@ macro_rules! forward {
             fn post(&self, posted: $crate::model::Posted) -> $crate::Result<$crate::Delivery> {
                 self.$inner.post(posted)
             }
-            fn pending(&self, thread: &$crate::model::ThreadId) -> $crate::Result<Vec<$crate::Waiting>> {
+            fn pending(&self, thread: &$crate::model::ThreadId) -> $crate::Result<Vec<$crate::QueuedRequest>> {
                 self.$inner.pending(thread)
             }
             fn answered(
@@ -76,7 +76,7 @@ macro_rules! forward {
             fn newest(&self) -> $crate::Result<u64> {
                 self.$inner.newest()
             }
-            fn arrivals(&self, after: u64, limit: usize) -> $crate::Result<Vec<$crate::Arrival>> {
+            fn arrivals(&self, after: u64, limit: usize) -> $crate::Result<Vec<$crate::PostedNotice>> {
                 self.$inner.arrivals(after, limit)
             }
         }
@@ -118,6 +118,9 @@ macro_rules! forward {
             }
             fn after(&self, position: u64, limit: usize) -> $crate::Result<Vec<$crate::FeedEntry>> {
                 self.$inner.after(position, limit)
+            }
+            fn leases_freed(&self) -> u64 {
+                self.$inner.leases_freed()
             }
             fn watch(&self, seen: $crate::Position, timeout: std::time::Duration) -> $crate::Result<()> {
                 self.$inner.watch(seen, timeout)

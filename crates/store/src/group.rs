@@ -59,7 +59,9 @@ impl<Job, Outcome: From<Error>> Group<Job, Outcome> {
             !std::mem::replace(&mut queue.led, true)
         };
         if !leads && let Wakeup::Done(outcome, next) = waiter.wait() {
-            next.iter().for_each(|next| next.wake());
+            if let Some(next) = &next {
+                next.wake();
+            }
             return outcome;
         }
         let (jobs, waiters): (Vec<_>, Vec<_>) = {

@@ -14,7 +14,7 @@
 //! - A log may have grown, or be deleted with a signed tombstone of at least that version. Anything else is a [`Difference`].
 //! - Threads that are not in the list are newer, and not reported.
 //! - Accounts are derived from the logs: an older account while every log is intact means that only the database was rolled back.
-//! - Nothing here reads a store by itself: a backend implements [`Present`].
+//! - Nothing here reads a store by itself: a backend implements [`StoreContent`].
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -137,7 +137,7 @@ mod nanos {
 
 /// A signed list.
 #[derive(Clone, Debug)]
-pub struct Signed {
+pub struct SignedHeads {
     /// The list.
     pub heads: Heads,
     /// The signer.
@@ -152,7 +152,7 @@ impl Heads {
     }
 
     /// Reads a list signed by a trusted key.
-    pub fn read(bytes: &[u8], trust: &Trust) -> std::result::Result<Signed, DocumentError> {
+    pub fn read(bytes: &[u8], trust: &Trust) -> std::result::Result<SignedHeads, DocumentError> {
         let verified = document::verify_json(KIND, ITEM, bytes, trust)?;
         let not_a_list =
             |_| DocumentError::Malformed { why: "it is signed, but is not a list of heads of this version" };
@@ -160,7 +160,7 @@ impl Heads {
         if heads.version != VERSION {
             return Err(DocumentError::Malformed { why: "it is a list of heads of another version" });
         }
-        Ok(Signed { heads, signer: verified.signer })
+        Ok(SignedHeads { heads, signer: verified.signer })
     }
 
     /// The same list with only these threads and their accounts.
@@ -179,7 +179,7 @@ impl Heads {
 }
 
 /// The current content of a store.
-pub trait Present {
+pub trait StoreContent {
     /// The head of a log and its committed bytes; none if there is no log.
     fn log(&self, thread: &ThreadId) -> Result<Option<(Head, Box<dyn BufRead + Send>)>>;
 
@@ -312,7 +312,7 @@ pub struct Comparison {
 }
 
 /// Compares a store with a list. A thread that can't be read does not stop the comparison.
-pub fn compare(heads: &Heads, present: &dyn Present, depth: Depth) -> Comparison {
+pub fn compare(heads: &Heads, present: &dyn StoreContent, depth: Depth) -> Comparison {
     let mut compared = Comparison::default();
     for head in &heads.threads {
         compared.threads += 1;
@@ -346,7 +346,7 @@ impl Comparison {
 
 fn log_differs(
     remembered: &LogHead,
-    present: &dyn Present,
+    present: &dyn StoreContent,
     depth: Depth,
     not_hashed: &mut u64,
 ) -> Result<Option<Difference>> {
@@ -403,7 +403,7 @@ fn hash_of(mut log: Box<dyn BufRead + Send>, bytes: u64) -> io::Result<Option<Di
     Ok(Some(hash.digest()))
 }
 
-fn account_differs(remembered: &AccountHead, present: &dyn Present) -> Result<Option<Difference>> {
+fn account_differs(remembered: &AccountHead, present: &dyn StoreContent) -> Result<Option<Difference>> {
     let Some(account) = present.account(&remembered.account)? else {
         // An account is deleted with the threads of its chain.
         let is_buried = present.buried(&remembered.account)?.is_some();

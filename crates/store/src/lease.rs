@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use selvedge_model::{OwnerId, ThreadId};
 
 use crate::contract::{Acquire, Lease};
 use crate::error::{Error, Result};
-use crate::queue::{Queues, Turn};
+use crate::queue::{QueueTurn, Queues};
 
-/// How often the first in the queue asks again for a lease that another process holds.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
-/// How often waiters check whether the one before them still holds its lease.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often the first in the queue asks again without a signal that a lease was freed.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// How often waiters check whether the one before them lost its lease to a takeover, which nothing signals.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A backend's answer to a request for a lease.
 #[derive(Debug)]
@@ -32,6 +31,12 @@ pub trait LeaseBackend {
 
     /// The holder of a thread's lease, dead or alive, and its epoch.
     fn holder(&self, thread: &ThreadId) -> Result<Option<(OwnerId, u64)>>;
+
+    /// As [`Feed::leases_freed`](crate::contract::Feed::leases_freed).
+    fn leases_freed(&self) -> u64;
+
+    /// As [`Feed::wait_for_lease`](crate::contract::Feed::wait_for_lease).
+    fn wait_for_lease(&self, freed: u64, timeout: Duration) -> Result<()>;
 }
 
 /// The queues of one process, and the turns of its lease holders.
@@ -39,7 +44,7 @@ pub trait LeaseBackend {
 pub struct LeaseQueue {
     queues: Arc<Queues>,
     /// By thread and epoch, in order: the leases of one thread are found at once among thousands.
-    turns: Mutex<BTreeMap<(ThreadId, u64), Turn>>,
+    turns: Mutex<BTreeMap<(ThreadId, u64), QueueTurn>>,
 }
 
 impl LeaseQueue {
@@ -61,6 +66,8 @@ impl LeaseQueue {
         }
         let turn = turn.and_then(std::result::Result::ok);
         loop {
+            // Before the lease is tried, so that its end is not missed in between.
+            let freed = backend.leases_freed();
             match backend.try_acquire(thread, how.take_over)? {
                 LeaseAnswer::Granted(lease) => {
                     // A holder in this process that lost the lease to this takeover loses its turn too.
@@ -73,7 +80,7 @@ impl LeaseQueue {
                 LeaseAnswer::HeldBy(holder) if left().is_zero() => {
                     return Err(Error::LeaseHeld { thread: thread.clone(), holder });
                 }
-                LeaseAnswer::HeldBy(_) => thread::sleep(ASK_AGAIN.min(left())),
+                LeaseAnswer::HeldBy(_) => backend.wait_for_lease(freed, ASK_AGAIN.min(left()))?,
             }
         }
     }
@@ -94,7 +101,7 @@ impl LeaseQueue {
     }
 
     /// Removes and returns the turn of a lease that is not held any more.
-    fn dismiss(&self, thread: &ThreadId, stands: impl Fn(u64) -> bool) -> Option<Turn> {
+    fn dismiss(&self, thread: &ThreadId, stands: impl Fn(u64) -> bool) -> Option<QueueTurn> {
         let stale = self.held_epochs(thread).into_iter().find(|epoch| !stands(*epoch))?;
         self.turns().remove(&(thread.clone(), stale))
     }
@@ -105,7 +112,7 @@ impl LeaseQueue {
         self.turns().range(all).map(|((_, epoch), _)| *epoch).collect()
     }
 
-    fn turns(&self) -> std::sync::MutexGuard<'_, BTreeMap<(ThreadId, u64), Turn>> {
+    fn turns(&self) -> std::sync::MutexGuard<'_, BTreeMap<(ThreadId, u64), QueueTurn>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,6 +14,8 @@
 //! - [`manifest`], [`capabilities`]: the signed files beside a log. [`verify`]: verifying a thread, with [`folded`]: the fold of its log.
 //!   [`archive`]: a thread as one file.
 //! - [`backend`]: everything that commands need from a store. [`doctor`]: the findings of an examination.
+//! - [`search`]: full-text search: the query grammar, documents, ranking and the contract of an index.
+//! - [`effects`]: what is done after a run, and how far; [`usage`]: what runs used.
 //! - `forward`: a store that wraps another one.
 //! - [`memory`]: a store without a disk.
 //! - `conformance`: the public suite, behind the feature of that name.
@@ -28,6 +30,7 @@ pub mod chain;
 pub mod conformance;
 pub mod contract;
 pub mod doctor;
+pub mod effects;
 pub mod error;
 pub mod folded;
 mod forward;
@@ -42,15 +45,17 @@ pub mod newest;
 pub mod prepare;
 pub mod queue;
 pub mod seal;
+pub mod search;
 pub mod snapshot;
 pub mod tombstone;
+pub mod usage;
 pub mod verify;
 
 pub use archive::Archives;
-pub use backend::{Attest, Backend, Erase, Handle, SignedFiles};
+pub use backend::{Backend, Erase, Handle, ReadHeads, SignedFiles};
 pub use contract::{
-    Acquire, Arrival, Commit, Committed, CommittedPart, Cursor, Delivery, Feed, FeedEntry, Filter, Inbox, Lease,
-    Leases, Ledger, Logs, Page, Position, Registry, Store, Summary, Tombstone, Waiting,
+    Acquire, Commit, Committed, CommittedPart, Cursor, Delivery, Feed, FeedEntry, Filter, Inbox, Lease, Leases, Ledger,
+    Logs, Page, Position, PostedNotice, QueuedRequest, Registry, Store, Summary, Tombstone,
 };
 pub use error::{Error, Result};
 #[doc(hidden)]

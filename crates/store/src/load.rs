@@ -1,8 +1,11 @@
 //! Loading a thread: one pass over its log that verifies every hash and the last signature, and folds it.
 
+use std::collections::VecDeque;
+
+use selvedge_log::hash::RunningHash;
 use selvedge_log::recovery::{Evidence, Finding, Judgement, Mode, Plan, judge};
 use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
-use selvedge_log::{Head, Trust};
+use selvedge_log::{Head, Line, Trust, line, lines};
 use selvedge_model::fold::FoldError;
 use selvedge_model::{Thread, ThreadId};
 
@@ -65,6 +68,30 @@ pub fn load_as(
 /// Reads the changesets of a thread in order, for audit, with the same verification as [`load`].
 pub fn each_changeset(logs: &dyn Logs, thread: &ThreadId, trust: &Trust, each: impl FnMut(Entry)) -> Result<Head> {
     read(logs, thread, trust, Signatures::Last, Mode::Strict, each).map(|(head, _)| head)
+}
+
+/// The last lines of a log, at most `count`. Every byte is hashed and compared with the head; only these lines are decoded.
+pub fn last_lines(logs: &dyn Logs, thread: &ThreadId, count: usize) -> Result<Vec<Line>> {
+    let failed = |source| Error::Io { what: "read the log of", path: thread.as_str().into(), source };
+    let (head, mut reader) = logs.transcript(thread)?;
+    let mut hash = RunningHash::new();
+    let mut last = VecDeque::with_capacity(count + 1);
+    let mut buffer = Vec::new();
+    while lines::next_line(&mut reader, &mut buffer).map_err(failed)? {
+        hash.update(&buffer);
+        last.push_back(std::mem::take(&mut buffer));
+        if last.len() > count {
+            buffer = last.pop_front().unwrap_or_default();
+        }
+    }
+    if hash.digest() != head.hash {
+        return Err(Error::Integrity {
+            what: format!("the log of `{thread}`"),
+            why: "its bytes are not the ones that were signed".to_owned(),
+            hint: Some(format!("`selvedge verify {thread} --explain` shows which versions are valid")),
+        });
+    }
+    last.iter().map(|bytes| Ok(line::decode(bytes.strip_suffix(b"\n").unwrap_or(bytes))?)).collect()
 }
 
 /// Reads a log; returns its head, and what is wrong with one that may be displayed all the same.

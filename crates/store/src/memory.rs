@@ -3,13 +3,15 @@
 //! One mutex guards everything, so a commit is prepared and applied under one lock. The bytes are the same signed bytes that every backend
 //! stores. Several handles may share one store; each is an owner of its own, and dies when dropped.
 //!
-//! `inner`: the data, and how a commit changes it. `logs`, `leases`, `registry`, `snapshots`, `backend`: the contracts.
+//! `inner`: the data, and how a commit changes it. `logs`, `leases`, `registry`, `snapshots`, `search`, `effects`, `backend`: the contracts.
 
 mod backend;
+mod effects;
 mod inner;
 mod leases;
 mod logs;
 mod registry;
+mod search;
 mod snapshots;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -19,11 +21,13 @@ use selvedge_log::{Signer, Tail, Trust};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{
-    Clock, CommitKey, Digest, Ids, Manifest, MessageId, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp,
+    Clock, CommitKey, Digest, DirectiveId, Ids, Manifest, MessageId, OwnerId, Posted, RequestId, Run, ThreadId,
+    Timestamp,
 };
 use serde_json::Value;
 
 use crate::contract::{Committed, FeedEntry, Tombstone};
+use crate::effects::{Effect, EffectState};
 use crate::lease::LeaseQueue;
 use snapshots::ThreadSnapshots;
 
@@ -60,9 +64,15 @@ struct Inner {
     accounts: BTreeMap<AccountId, Account>,
     reservations: BTreeMap<(AccountId, ReservationId), Reservation>,
     alive: HashSet<OwnerId>,
+    /// How often leases were released and owners died.
+    leases_freed: u64,
     beats: HashMap<OwnerId, Timestamp>,
     /// Blobs of threads that are not created yet.
     early_blobs: HashMap<ThreadId, HashMap<Digest, Vec<u8>>>,
+    vectors: search::Vectors,
+    effects: HashMap<Effect, EffectState>,
+    /// Entries of knowledge.
+    knowledge: HashMap<DirectiveId, String>,
 }
 
 struct Slot {
@@ -110,6 +120,10 @@ impl MemoryStore {
 
 impl Drop for MemoryStore {
     fn drop(&mut self) {
-        self.inner().alive.remove(&self.owner);
+        let mut inner = self.inner();
+        inner.alive.remove(&self.owner);
+        inner.leases_freed += 1;
+        drop(inner);
+        self.shared.committed.notify_all();
     }
 }

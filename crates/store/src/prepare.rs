@@ -372,7 +372,7 @@ fn check_expectation(
 fn check_writable(thread: &ThreadId, current: &CurrentThread, changeset: &Changeset, signer: &Signer) -> Result<()> {
     if current.manifest.status == Status::Continued && !only_erases(changeset) && !only_mends(current, changeset) {
         let refused = InvalidTransition { from: Status::Continued, to: Status::Continued };
-        return Err(Error::Fold { thread: thread.clone(), source: FoldError::Misfit(refused.into()) });
+        return Err(Error::Fold { thread: thread.clone(), source: FoldError::Contradiction(refused.into()) });
     }
     match &current.tail.head {
         Some(head) if head.signer != signer.fingerprint() && !signer.succeeds(&head.signer) => {

@@ -21,7 +21,7 @@ struct Waiter {
 
 /// Being first in the queue; the next waiter proceeds when this is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct QueueTurn {
     queues: Arc<Queues>,
     thread: ThreadId,
 }
@@ -33,7 +33,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Queues {
     /// Waits in the queue of `thread`, at most `wait` (for ever if absent).
-    pub fn enter(self: &Arc<Self>, thread: &ThreadId, wait: Option<Duration>) -> Option<Turn> {
+    pub fn enter(self: &Arc<Self>, thread: &ThreadId, wait: Option<Duration>) -> Option<QueueTurn> {
         self.enter_and_poll(thread, wait, (Duration::MAX, || {}))
     }
 
@@ -43,7 +43,7 @@ impl Queues {
         thread: &ThreadId,
         wait: Option<Duration>,
         (every, poll): (Duration, impl Fn()),
-    ) -> Option<Turn> {
+    ) -> Option<QueueTurn> {
         let waiter = Arc::new(Waiter::default());
         {
             let mut queues = lock(&self.queues);
@@ -73,10 +73,10 @@ impl Queues {
     }
 
     /// Takes the turn if it came, perhaps at the last moment; else leaves the queue.
-    fn take_or_leave(self: &Arc<Self>, thread: &ThreadId, waiter: &Arc<Waiter>) -> Option<Turn> {
+    fn take_or_leave(self: &Arc<Self>, thread: &ThreadId, waiter: &Arc<Waiter>) -> Option<QueueTurn> {
         let mut queues = lock(&self.queues);
         if *lock(&waiter.first) {
-            return Some(Turn { queues: self.clone(), thread: thread.clone() });
+            return Some(QueueTurn { queues: self.clone(), thread: thread.clone() });
         }
         if let Some(queue) = queues.get_mut(thread) {
             queue.retain(|other| !Arc::ptr_eq(other, waiter));
@@ -85,7 +85,7 @@ impl Queues {
     }
 }
 
-impl Drop for Turn {
+impl Drop for QueueTurn {
     fn drop(&mut self) {
         let mut queues = lock(&self.queues.queues);
         let Some(queue) = queues.get_mut(&self.thread) else { return };
@@ -131,7 +131,9 @@ mod tests {
             }
         }
         drop(first);
-        waiting.into_iter().for_each(|worker| worker.join().unwrap());
+        for worker in waiting {
+            worker.join().unwrap();
+        }
         assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
         assert!(lock(&queues.queues).is_empty());
     }

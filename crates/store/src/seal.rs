@@ -6,7 +6,7 @@
 //!
 //! | row | the mark covers | bound to |
 //! |---|---|---|
-//! | head of a thread | thread, lines, hash, signer, epoch of the last checkpoint, lease (epoch, owner), time, digest of the manifest,
+//! | head of a thread | number of the row, thread, lines, hash, signer, epoch of the last checkpoint, lease (epoch, owner), time, digest of the manifest,
 //! newest version of each account that its log posted to, consumed requests, number of events that wait to lead its next changeset, epoch
 //! of the anchor that its writer knew | log, segment, version, bytes |
 //! | account | every field, and the digest of all its reservations | account, version |
@@ -65,6 +65,8 @@ impl ConsumedRequests {
 /// The content of the row of a thread's head.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadRow<'a> {
+    /// The number of the row, which is the order of creation: a copy of the row under another number fails its seal.
+    pub number: u64,
     /// The thread.
     pub thread: &'a ThreadId,
     /// The end of its log.
@@ -107,6 +109,7 @@ fn content_of_head(row: &HeadRow<'_>) -> Vec<u8> {
     let mut content = Vec::with_capacity(320);
     let mut text = |text: &[u8]| put_field(&mut content, text);
     text(b"head");
+    text(&row.number.to_be_bytes());
     text(row.thread.as_str().as_bytes());
     for number in [row.head.lines, row.head.epoch, row.epoch, row.updated_at.as_micros().cast_unsigned()] {
         text(&number.to_be_bytes());

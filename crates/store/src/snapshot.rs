@@ -275,7 +275,7 @@ pub fn parse_name(place: SnapshotFolder, name: &str, bytes: u64) -> Option<Snaps
 
 /// What the first bytes of the newest snapshot show, if they can be parsed.
 pub fn peek(beginning: &[u8], bytes: u64) -> Option<SnapshotInfo> {
-    let mut seen = Peeked::default();
+    let mut seen = SnapshotHeader::default();
     // It ends with an error where it has read enough, or where the bytes end.
     _ = Members(&mut seen).deserialize(&mut serde_json::Deserializer::from_slice(beginning));
     // `selvedge:signed:1:state:TIME:…`
@@ -291,13 +291,13 @@ pub fn peek(beginning: &[u8], bytes: u64) -> Option<SnapshotInfo> {
 }
 
 #[derive(Default)]
-struct Peeked {
+struct SnapshotHeader {
     stamp: Option<String>,
     base: Option<u64>,
     version: Option<u64>,
 }
 
-struct Members<'a>(&'a mut Peeked);
+struct Members<'a>(&'a mut SnapshotHeader);
 
 impl<'de> DeserializeSeed<'de> for Members<'_> {
     type Value = ();

@@ -3,10 +3,10 @@
 use std::io::{self, BufRead};
 
 use selvedge_log::{line, lines};
-use selvedge_model::account::replay::Buried;
+use selvedge_model::account::replay::DeletedPostings;
 
 /// The postings of a log, for its tombstone. Unreadable lines are skipped, so that a damaged log can be deleted.
-pub fn postings_of(mut log: impl BufRead) -> io::Result<Vec<Buried>> {
+pub fn postings_of(mut log: impl BufRead) -> io::Result<Vec<DeletedPostings>> {
     let mut bytes = Vec::new();
     let mut found = Vec::new();
     while lines::next_line(&mut log, &mut bytes)? {
@@ -16,5 +16,5 @@ pub fn postings_of(mut log: impl BufRead) -> io::Result<Vec<Buried>> {
             found.push(record.clone());
         }
     }
-    Ok(Buried::of(&found))
+    Ok(DeletedPostings::of(&found))
 }

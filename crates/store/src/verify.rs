@@ -144,7 +144,7 @@ pub trait Verify: Stored {
     }
 
     /// The threads that have a log but no rows, in the order of their ids.
-    fn strays(&self) -> Result<Vec<ThreadId>> {
+    fn unindexed(&self) -> Result<Vec<ThreadId>> {
         Ok(Vec::new())
     }
 
@@ -198,7 +198,9 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
         if snapshot.as_ref().is_some_and(|snapshot| snapshot.version == entry.head.version) {
             folded_hash = Some(entry.head.hash);
         }
-        entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
+        for line in &entry.lines {
+            named.take(entry.head.version, &line.event);
+        }
         count_signer(&mut signers, checkpoint.signer);
         each(&entry);
     })

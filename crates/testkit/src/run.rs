@@ -14,7 +14,7 @@ use crate::tally::Tally;
 use crate::trace::Record;
 use crate::tree::Tree;
 
-pub mod crowd;
+pub mod concurrent;
 pub mod damage;
 pub mod fail;
 pub mod kill;

@@ -14,9 +14,11 @@ use crate::home::Home;
 mod accounts;
 mod appends;
 mod coordination;
+mod effects;
 mod maintenance;
 mod recording_store;
 mod runs;
+pub(crate) mod streams;
 
 /// One scenario.
 pub struct Scenario {
@@ -56,6 +58,7 @@ pub static ALL: &[Scenario] = &[
     Scenario { check: maintenance::buried, ..plain("delete", appends::two_threads, maintenance::delete) },
     Scenario { check: maintenance::title_shown, ..plain("manifest", appends::two_threads, maintenance::rename) },
     plain("blob", appends::two_threads, maintenance::blob),
+    Scenario { check: effects::whole, ..plain("effects", effects::unrecorded, effects::effects) },
     Scenario { unsettled: true, ..plain("rotation", appends::two_threads, maintenance::rotate) },
     Scenario {
         unsettled: true,
@@ -67,6 +70,8 @@ pub static ALL: &[Scenario] = &[
     plain("backup", appends::undrained, maintenance::backup),
     Scenario { check: runs::paid_once, ..plain("run", runs::unpaid, runs::run) },
     Scenario { check: runs::conserved, ..plain("priced", runs::unpaid, runs::run_priced) },
+    Scenario { check: streams::charged, ..plain("streamed", runs::unpaid, streams::run) },
+    Scenario { check: runs::paid_once_by_each_call, ..plain("hooks", runs::unpaid, runs::run_hooks) },
     Scenario { check: runs::saved, ..plain("snapshot", runs::unpaid, runs::run_saving) },
     Scenario { check: coordination::whole, ..plain("approve", runs::unpaid, coordination::approve) },
     Scenario { check: coordination::whole, ..plain("over", runs::unpaid, coordination::hand_over) },

@@ -5,11 +5,13 @@
 //!   dispatch of this call), `SELVEDGE_CALL`, `SELVEDGE_THREAD`, `SELVEDGE_RUN`. Nothing else.
 //! - An exit status is the program's own answer and becomes the result: success (0) or an error. If the program was ended by the time limit
 //!   or by a signal, its effect is unknown: the outcome of an `at_most_once` tool is lost then; for any other tool it is an error.
+//! - A tool that declares `state` prints an output object, with the patches and state actions of the call: see `envelope`.
 //! - `reconcile` is a second command that reports the outcome of a call. It exits with 0 and prints `{"done": true, "result": …}`,
 //!   `{"done": true, "error": "…"}`, `{"done": false}` or `{"done": null}`. Anything else means that the outcome is unknown.
 
 mod answer;
 mod argv;
+mod envelope;
 mod reconcile;
 
 use std::collections::BTreeMap;
@@ -17,18 +19,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use selvedge_model::event::{EffectClass, Process};
+use selvedge_model::path::Path;
 use selvedge_model::tool::{CommandSpec, Dispatch, Reconciled, Started, Stdin};
-use selvedge_model::{Call, Cancel, Tool, ToolError, ToolSpec};
+use selvedge_model::{Call, CallId, Cancel, Tool, ToolError, ToolSpec};
 
 use crate::error::InvalidTool;
-use crate::process::{Gated, Plan};
-use crate::ready;
+use crate::in_process;
+use crate::process::{Gated, ProcessSpec};
 use crate::schema::Schema;
 use argv::Argv;
 
 /// The surroundings of a command: passed in, because nothing here reads them itself.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct CommandEnvironment {
     /// The project's folder.
     pub root: PathBuf,
     /// The environment; commands get the variables that their definitions name. Programs are searched for in its `PATH`.
@@ -43,6 +46,8 @@ pub struct CommandTool {
     command: Argv,
     reconcile: Option<Argv>,
     stdin: Stdin,
+    /// The paths of the state that it may change.
+    state: Vec<Path>,
     timeout: Duration,
     output_bytes_max: usize,
     root: PathBuf,
@@ -58,7 +63,7 @@ const OUTPUT_BYTES_MOST: u64 = 64 * 1024 * 1024;
 
 impl CommandTool {
     /// Checks a definition. The program itself is searched for when it is called.
-    pub fn new(command: CommandSpec, around: &Surroundings) -> Result<Self, InvalidTool> {
+    pub fn new(command: CommandSpec, around: &CommandEnvironment) -> Result<Self, InvalidTool> {
         let invalid = |why: String| InvalidTool::new(&command.name, why);
         check_name(&command.name).map_err(invalid)?;
         if command.timeout_seconds == 0 || command.output_bytes_max == 0 {
@@ -66,8 +71,8 @@ impl CommandTool {
         }
         let argv = |words: &[String]| Argv::new(words, &command.input_schema);
         let reconcile = command.reconcile.as_deref().map(argv).transpose();
-        let hash =
-            ready::hash(&command).ok_or_else(|| invalid("it has a number that JSON can't hold exactly".to_owned()))?;
+        let hash = in_process::hash(&command)
+            .ok_or_else(|| invalid("it has a number that JSON can't hold exactly".to_owned()))?;
         Ok(Self {
             schema: Schema::compile(&command.name, &command.input_schema)?,
             reconcile: reconcile.map_err(|why| invalid(format!("as `reconcile`, {why}")))?,
@@ -79,6 +84,7 @@ impl CommandTool {
             timeout: Duration::from_secs(command.timeout_seconds.min(TIMEOUT_SECONDS_MOST)),
             output_bytes_max: usize::try_from(command.output_bytes_max.min(OUTPUT_BYTES_MOST)).unwrap_or(usize::MAX),
             stdin: command.stdin,
+            state: command.state,
             spec: ToolSpec {
                 name: command.name,
                 description: command.description,
@@ -92,7 +98,7 @@ impl CommandTool {
     }
 
     /// What to run for a call.
-    fn plan(&self, argv: &Argv, call: &Call, leashed: bool) -> Result<Plan, String> {
+    fn plan(&self, argv: &Argv, call: &Call, leashed: bool) -> Result<ProcessSpec, String> {
         let (program, arguments) = argv.fill(&call.arguments)?;
         let mut environment = self.environment.clone();
         let ours = [
@@ -103,7 +109,7 @@ impl CommandTool {
         ];
         environment.extend(ours.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let folder = self.working_folder()?;
-        Ok(Plan {
+        Ok(ProcessSpec {
             program: argv::find(&program, &self.path, &folder)?,
             arguments,
             environment,
@@ -142,13 +148,16 @@ impl Tool for CommandTool {
         self.schema.check(&self.spec.name, &call.arguments)?;
         let class = self.spec.class;
         let gated = self.gated(&self.command, call, class != EffectClass::AtMostOnce)?;
-        Ok(Box::new(StartedCommand { tool: self.spec.name.clone(), class, gated }))
+        let (tool, call, state) = (self.spec.name.clone(), call.id.clone(), self.state.clone());
+        Ok(Box::new(StartedCommand { tool, class, gated, call, state }))
     }
 
     fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled {
         let Some(argv) = &self.reconcile else { return Reconciled::Unsupported };
         let asked = self.gated(argv, call, true);
-        asked.map_or(Reconciled::Unknown, |gated| reconcile::read(&gated.run(cancel)))
+        asked.map_or(Reconciled::Unknown, |gated| {
+            reconcile::read(&gated.run(cancel), &self.spec.name, &call.id, &self.state)
+        })
     }
 }
 
@@ -157,6 +166,8 @@ struct StartedCommand {
     tool: String,
     class: EffectClass,
     gated: Gated,
+    call: CallId,
+    state: Vec<Path>,
 }
 
 impl Started for StartedCommand {
@@ -168,7 +179,10 @@ impl Started for StartedCommand {
         let cancel = cancel.clone();
         match cancel.said() {
             Some(_) => Dispatch::Done(Err(ToolError::Stopped { tool: self.tool })),
-            None => Dispatch::blocking(move || answer::of(self.gated.run(&cancel), self.tool, self.class)),
+            None => Dispatch::blocking(move || {
+                let Self { tool, class, gated, call, state } = *self;
+                answer::of(gated.run(&cancel), tool, class, &call, &state)
+            }),
         }
     }
 }

@@ -10,7 +10,7 @@ use selvedge_model::{Call, Cancel, Output, Tool, ToolError, ToolSpec};
 use serde_json::{Map, Value, json};
 
 use crate::error::InvalidTool;
-use crate::ready::{self, Ready};
+use crate::in_process::{self, InProcessCall};
 
 /// The name that models call it by.
 pub const NAME: &str = "directive_return";
@@ -62,7 +62,7 @@ impl DirectiveReturn {
         let schema =
             json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
         let description = "Returns the outputs that the directive asks for. Call it once, when everything is done.";
-        let spec = ready::spec(NAME, description, schema, EffectClass::Idempotent, Risk::Safe);
+        let spec = in_process::spec(NAME, description, schema, EffectClass::Idempotent, Risk::Safe);
         Ok(Self { spec, outputs })
     }
 
@@ -129,7 +129,7 @@ impl Tool for DirectiveReturn {
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
         let answer = self.answer(&call.arguments);
-        Ok(Ready::boxed(NAME, move || answer))
+        Ok(InProcessCall::boxed(NAME, move || answer))
     }
 
     /// It has no effect, so it can be made again.

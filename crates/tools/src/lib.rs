@@ -15,14 +15,14 @@ pub mod command;
 pub mod directive_return;
 pub mod error;
 pub mod files;
+mod in_process;
 pub mod process;
-mod ready;
 pub mod schema;
 
-pub use command::{CommandTool, Surroundings};
+pub use command::{CommandEnvironment, CommandTool};
 pub use directive_return::{DeclaredOutput, DirectiveReturn};
 pub use error::InvalidTool;
 pub use files::{FileList, FileRead, FileWrite, Folders};
+pub use in_process::spec as built_in;
 pub use process::{Detached, ProcessGroups};
-pub use ready::spec as built_in;
 pub use schema::Schema;

@@ -16,14 +16,14 @@
 //! One that kills its watcher is off its leash. A descriptor that this process inherited open is passed on to the program. Nothing here
 //! restricts a program further than the user is restricted.
 
+pub(crate) mod bounded_output;
 mod detached;
 mod end;
 mod gate;
 mod identity;
-mod kept;
 mod run;
 
 pub use detached::Detached;
 pub use end::ProcessGroups;
-pub(crate) use gate::{Gated, Plan};
-pub(crate) use run::{End, Ended};
+pub(crate) use gate::{Gated, ProcessSpec};
+pub(crate) use run::{EndedProcess, ProcessEnd};

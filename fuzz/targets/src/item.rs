@@ -26,7 +26,7 @@ pub fn run(bytes: &[u8]) {
         for name in interpolate::input_names(&directive.body) {
             assert!(directive.body.contains(&name), "`{name}` is an input and not in the body");
         }
-        _ = (directive.doubts(), directive.environment_names());
+        _ = (directive.warnings(), directive.environment_names());
     }
     if let Ok(agent) = Agent::parse(text) {
         assert_eq!(Agent::parse(text).as_ref(), Ok(&agent));

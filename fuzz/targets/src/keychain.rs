@@ -4,7 +4,7 @@
 //! trusted is what was signed.
 
 use selvedge_log::document::{DocumentKind, sign_json};
-use selvedge_log::keychain::Voucher;
+use selvedge_log::keychain::RotationStatement;
 use selvedge_log::{Signer, Trust, strict};
 use serde_json::{Value, json};
 
@@ -15,20 +15,20 @@ const DOMAIN: &str = "selvedge/key-rotation/1";
 
 /// Reads statements and follows them from a trusted key.
 pub fn run(bytes: &[u8]) {
-    let parsed = bytes.split(|byte| *byte == 0).take(4).filter_map(|text| Voucher::parse(text).ok());
-    let vouchers: Vec<Voucher> = parsed.collect();
-    for voucher in &vouchers {
-        assert_eq!(voucher.to, voucher.public().fingerprint());
-        assert_ne!(voucher.from, voucher.to);
-        if voucher.check(&SIGNER.public()).is_ok() {
-            let said = strict::parse(voucher.text());
+    let parsed = bytes.split(|byte| *byte == 0).take(4).filter_map(|text| RotationStatement::parse(text).ok());
+    let statements: Vec<RotationStatement> = parsed.collect();
+    for rotation in &statements {
+        assert_eq!(rotation.to, rotation.public().fingerprint());
+        assert_ne!(rotation.from, rotation.to);
+        if rotation.check(&SIGNER.public()).is_ok() {
+            let said = strict::parse(rotation.text());
             let signed = strict::parse(statement(&SIGNER, &HEIR).as_bytes());
             assert_eq!(said, signed, "an unsigned statement is valid");
         }
     }
     let both = [SIGNER.public(), HEIR.public()];
     for trust in [&*TRUST, &Trust::of(&[HEIR.public()])] {
-        let Ok(vouched) = trust.vouched(&vouchers, &both) else { continue };
+        let Ok(vouched) = trust.extended_by(&statements, &both) else { continue };
         for (fingerprint, _) in vouched.iter() {
             assert!(both.iter().any(|key| key.fingerprint() == *fingerprint), "another key is trusted");
         }

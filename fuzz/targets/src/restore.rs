@@ -113,7 +113,7 @@ pub fn run(bytes: &[u8]) {
     if is_there {
         assert!(sample.log.starts_with(&log_of(&store)), "an unsigned log was restored");
     }
-    let is_named = !restored.bad.is_empty() || !restored.differs.is_empty();
+    let is_named = !restored.failed_checks.is_empty() || !restored.differs.is_empty();
     if restored.is_signed {
         assert!(is_there && log_of(&store) == sample.log || is_named, "something is missing and not reported");
     }

@@ -89,9 +89,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a partial listing of a folder is taken for all of it",
         file: "crates/store-local/src/layout.rs",
-        old: "fs::read_dir(folder).map_err(failed)?.collect::<io::Result<_>>().map_err(failed)",
-        new: "Ok(fs::read_dir(folder).map_err(failed)?.flatten().collect())",
-        by: Tests(TESTKIT, "a_rebuild_takes_nothing_for_absent"),
+        old: "    entries.collect()",
+        new: "    Ok(entries.flatten().collect())",
+        by: Tests(LOCAL, "a_listing_that_fails_in_the_middle"),
     },
     Fault {
         name: "a database with a temporary read error is moved aside",
@@ -137,9 +137,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "an owner does not lock its file",
-        file: "crates/store-local/src/disk.rs",
-        old: "answer(self.file.try_lock())",
-        new: "answer(self.file.try_lock()).map(|_| self.file.unlock().is_ok())",
+        file: "crates/store-local/src/core.rs",
+        old: "    file.lock().map_err(io_error(\"lock\", &path))?;\n    Ok(file)",
+        new: "    Ok(file)",
         by: Tests(LOCAL, "leases"),
     },
     Fault {
@@ -162,13 +162,6 @@ pub(crate) const FAULTS: &[Fault] = &[
         old: "WHERE id = ?15 AND mark = ?16 AND ?9 IS ?9",
         new: "WHERE id = ?15 AND ?16 IS ?16 AND ?9 IS ?9",
         by: Tests(LOCAL, "conflicts"),
-    },
-    Fault {
-        name: "a lease that has moved is moved again",
-        file: "crates/store-local/src/index.rs",
-        old: "UPDATE heads SET owner = ?, epoch = ?, mark = ? WHERE id = ? AND mark = ?\"",
-        new: "UPDATE heads SET owner = ?1, epoch = ?2, mark = ?3 WHERE id = ?4 AND ?5 IS ?5\"",
-        by: Tests(LOCAL, "leases"),
     },
     Fault {
         name: "a deleted thread is created again",
@@ -196,7 +189,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         file: "crates/store-local/src/rows.rs",
         old: "Ok(execute(db, sql, params![key.as_str(), &request.0[..], answer, mark.bytes()])? == 1)",
         new: "Ok(!sql.is_empty() && db.is_autocommit() || mark.bytes().len() + request.0.len() > 0)",
-        by: Lab(&["--experiment", "kill", "--scenario", "append", "--stride", "7"]),
+        by: Tests(LOCAL, "keys"),
     },
     Fault {
         name: "a consumed request stays",
@@ -217,7 +210,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         file: "crates/store-local/src/rows.rs",
         old: "reserved_spend = :reserved, open = :open,",
         new: "reserved_spend = 0 * :reserved, open = :open,",
-        by: Lab(&["--experiment", "kill", "--scenario", "posting", "--stride", "7"]),
+        by: Tests(LOCAL, "ledger"),
     },
     Fault {
         name: "a child account is closed and its parent's reservation stays",
@@ -266,21 +259,21 @@ pub(crate) const FAULTS: &[Fault] = &[
         file: "crates/engine/src/chain_run.rs",
         old: "if input.is_empty() && held.fold.manifest().status.is_terminal() {",
         new: "if false && held.fold.manifest().status.is_terminal() {",
-        by: Tests("selvedge-engine", "families"),
+        by: Tests("selvedge-engine", "a_resume_of_a_thread_that_another_process_has_just_ended_runs_nothing"),
     },
     Fault {
         name: "redo is appended at the end of the file instead of its offset",
         file: "crates/store-local/src/drain.rs",
         old: "    file.write_at(bytes, offset).map_err(io_error(\"write\", &path))?;",
         new: "    file.write_at(bytes, length).map_err(io_error(\"write\", &path))?;",
-        by: Lab(&["--experiment", "kill", "--scenario", "drain", "--stride", "7"]),
+        by: Tests(LOCAL, "redo_is_written_in_its_place"),
     },
     Fault {
         name: "a torn tail is taken for a drained one",
         file: "crates/store-local/src/drain.rs",
         old: "    if lacking > 0 {",
         new: "    if lacking == redo.bytes.len() as u64 {",
-        by: Lab(&["--experiment", "kill", "--scenario", "drain", "--stride", "7"]),
+        by: Tests(LOCAL, "redo_is_written_in_its_place"),
     },
     Fault {
         name: "a redo row is overwritten although another process uses it",
@@ -293,7 +286,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         name: "only the newest redo of a thread is found",
         file: "crates/store-local/src/redo.rs",
         old: "            next = before;",
-        new: "            next = before.min(NONE);",
+        new: "            let _: i64 = before;\n            next = NONE;",
         by: Tests(LOCAL, "redo"),
     },
     Fault {
@@ -320,8 +313,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a run of the feed continues over a missing version",
         file: "crates/store-local/src/feed.rs",
-        old: "            && self.version + 1 == signed(version)\n",
-        new: "            && (self.version + 1 == signed(version) || true)\n",
+        old: "            && self.version.checked_add(1) == Some(signed(version))\n",
+        new: "            && (self.version.checked_add(1) == Some(signed(version)) || true)\n",
         by: Tests(LOCAL, "feed"),
     },
     Fault {
@@ -335,7 +328,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         name: "versions that a repair finds after the database's head are not announced",
         file: "crates/store-local/src/repair.rs",
         old: "                newest.announce_moved(connection, id, replayed.version, &replayed.lines)?;",
-        new: "                _ = (&mut newest, arrival);",
+        new: "                _ = (&mut newest, replayed);",
         by: Tests(LOCAL, "the_feed_has_every_proven_version"),
     },
     Fault {
@@ -511,7 +504,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         file: "crates/log/src/hash.rs",
         old: "self.tag(binding, state).verify_slice(tag).ok()?;",
         new: "_ = self.tag(binding, state).verify_slice(tag);",
-        by: Tests(LOCAL, "damage"),
+        by: Tests(LOG, "sealed_state"),
     },
     Fault {
         name: "a batch does not name its mates",
@@ -579,14 +572,21 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a dispatched call with an unknown outcome is executed again",
         file: "crates/engine/src/decide/calls.rs",
-        old: "Some(CallFinding::Unknown) if open.suspends() => Plan::Unknown,",
-        new: "Some(CallFinding::Unknown) if open.suspends() => Plan::Make(ready),",
+        old: "Some(CallFinding::Unknown) if open.suspends() => CallPlan::Unknown,",
+        new: "Some(CallFinding::Unknown) if open.suspends() => CallPlan::Make(ready),",
         by: Tests("selvedge-engine", "decide"),
+    },
+    Fault {
+        name: "what a lost attempt cost is recorded as known",
+        file: "crates/engine/src/ledger.rs",
+        old: "amount: held.amount, unknown: true",
+        new: "amount: held.amount, unknown: false",
+        by: Tests(TESTKIT, "killed_in_the_middle_of_a_stream"),
     },
     Fault {
         name: "a call is executed after a stop",
         file: "crates/engine/src/decide/calls.rs",
-        old: "        Plan::Make(_) if live.stop.is_some() => false,\n",
+        old: "        CallPlan::Make(_) if live.stop.is_some() => false,\n",
         new: "",
         by: Tests("selvedge-engine", "decide"),
     },

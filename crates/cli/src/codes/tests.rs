@@ -81,7 +81,9 @@ fn every_error_of_a_store_exits_as_its_page_says() {
         Error::Database { why: text(), retryable: true },
         Error::OutcomeUnknown { why: text() },
     ];
-    errors.iter().for_each(|error| agrees(error));
+    for error in &errors {
+        agrees(error);
+    }
 }
 
 #[test]
@@ -155,7 +157,9 @@ fn every_error_of_keys_and_documents_exits_as_its_page_says() {
         Box::new(PostingError::AccountClosed { account: account() }),
         Box::new(PostingError::OwnChild { account: account() }),
     ];
-    errors.iter().for_each(|error| agrees(error.as_ref()));
+    for error in &errors {
+        agrees(error.as_ref());
+    }
 }
 
 #[test]

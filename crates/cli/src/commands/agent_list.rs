@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::items::{description, layer};
 use crate::output::table;
-use crate::running::workshop;
+use crate::running::project;
 use crate::text::clean;
 
 /// List the agents of the project and of your Selvedge home
@@ -23,7 +23,7 @@ use crate::text::clean;
 pub(crate) struct Args {}
 
 #[derive(Serialize)]
-struct Line {
+struct AgentEntry {
     #[serde(flatten)]
     entry: Entry,
     source: Option<Source>,
@@ -32,8 +32,8 @@ struct Line {
 }
 
 pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
-    let library = workshop(context)?.library;
-    let lines: Vec<Line> = library.list(Kind::Agent)?.into_iter().map(|entry| line(entry, &library)).collect();
+    let library = project(context)?.library;
+    let lines: Vec<AgentEntry> = library.list(Kind::Agent)?.into_iter().map(|entry| line(entry, &library)).collect();
     if context.output.is_json() {
         return lines.iter().try_for_each(|line| context.output.record(line));
     }
@@ -44,18 +44,20 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     context.output.text(table(&["AGENT", "FROM", "DESCRIPTION"], &[], lines.iter().map(row)))
 }
 
-fn line(entry: Entry, library: &Library) -> Line {
+fn line(entry: Entry, library: &Library) -> AgentEntry {
     if entry.hidden {
-        return Line { entry, source: None, agent: None, error: None };
+        return AgentEntry { entry, source: None, agent: None, error: None };
     }
     let id = entry.readable().and_then(|()| Ok(AgentId::new(&entry.id)?));
     match id.and_then(|id| library.agent(&id)) {
-        Ok(Resolved { item, mut sources }) => Line { entry, source: sources.pop(), agent: Some(item), error: None },
-        Err(error) => Line { entry, source: None, agent: None, error: Some(Failure::from(error).to_value()) },
+        Ok(Resolved { item, mut sources }) => {
+            AgentEntry { entry, source: sources.pop(), agent: Some(item), error: None }
+        }
+        Err(error) => AgentEntry { entry, source: None, agent: None, error: Some(Failure::from(error).to_value()) },
     }
 }
 
-fn row(line: &Line) -> Vec<String> {
+fn row(line: &AgentEntry) -> Vec<String> {
     let text = description(line.agent.as_ref().map(|agent| agent.description.as_str()), line.error.as_ref());
     vec![clean(&line.entry.id), layer(&line.entry).to_owned(), text]
 }

@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct CreatedAgent<'a> {
     agent_id: &'a AgentId,
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let file = project.join(".ai").join("agents").join(format!("{}.yaml", args.name));
     write_item(&project, &file, TEMPLATE)?;
     if context.output.is_json() {
-        return context.output.record(&Written { agent_id: &args.name, file: &file });
+        return context.output.record(&CreatedAgent { agent_id: &args.name, file: &file });
     }
     context.output.text(file.display())?;
     context.output.tell(format!("Next: fill it in, then `selvedge run DIRECTIVE --agent {}`", args.name));

@@ -98,7 +98,7 @@ fn check_agent(changeset: &Changeset, thread: &Manifest) -> Result<()> {
     let own = &thread.agent_id;
     let other = &meta.agent_id;
     let message = format!("`run_meta.agent_id` is `{other}`, and `{id}` belongs to the agent `{own}`");
-    let failure = Failure { code: "other_agent", ..Failure::usage(message) };
+    let failure = Failure { code: "wrong_agent", ..Failure::usage(message) };
     Err(failure.detail("agent_id", own.as_str()).hint(format!(
         "write `\"agent_id\": \"{own}\"`, or append to a thread of `{other}`: `selvedge thread list --agent {other}`"
     )))

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use selvedge_store_local::Bad;
+use selvedge_store_local::FailedCheck;
 use serde::Serialize;
 
-use crate::commands::heads::kept;
+use crate::commands::heads::user_lists;
 use crate::context::{Context, User, threads_folder};
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
-use crate::project_files::{self, FOLDERS, Held};
+use crate::project_files::{self, FOLDERS, FileTotals};
 use crate::text::{clean, count};
 
 /// Copy the store to a new folder while other processes write to it
@@ -30,9 +30,9 @@ use crate::text::{clean, count};
 /// code is 6. The lists of heads in your Selvedge home (`selvedge heads export`) are compared with the store: if it is behind one, the
 /// backup is made, and the exit code is 6.
 ///
-/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob",
-/// "file", "why", "copied"}], "project":{"files", "bytes"}, "without":[TEXT…]}; "file" is "thread.json" or "tombstone", and without
-/// "blob" and "file" it is the log itself. "project" is null without --project; "without" lists what is not included.
+/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "failed_checks":[{"thread_id", "blob",
+/// "file", "why", "copied"}], "project":{"files", "bytes"}, "not_included":[TEXT…]}; "file" is "thread.json" or "tombstone", and without
+/// "blob" and "file" it is the log itself. "project" is null without --project; "not_included" lists what the backup does not contain.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A folder that does not exist yet, or is empty
@@ -54,9 +54,9 @@ pub(crate) struct Summary<'a> {
     pub(crate) blobs: u64,
     pub(crate) bytes: u64,
     pub(crate) signed: bool,
-    pub(crate) bad: &'a [Bad],
+    pub(crate) failed_checks: &'a [FailedCheck],
     /// The included files of the project.
-    pub(crate) project: Option<Held>,
+    pub(crate) project: Option<FileTotals>,
 }
 
 impl Summary<'_> {
@@ -98,12 +98,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         blobs: made.blobs,
         bytes: made.bytes,
         signed: store.can_sign(),
-        bad: &made.bad,
+        failed_checks: &made.failed_checks,
         project,
     };
     show(&summary, context)?;
-    let Some(first) = made.bad.first() else {
-        let behind = kept::failure(&store).map(|failure| {
+    let Some(first) = made.failed_checks.first() else {
+        let behind = user_lists::failure(&store).map(|failure| {
             let message = format!("the backup was made, of an older state: {}", failure.message);
             Failure { message, ..failure }
         });
@@ -111,10 +111,15 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     };
     let message = format!(
         "the rest is copied, but {} not verify; the first: {}",
-        if made.bad.len() == 1 { "one object does".to_owned() } else { format!("{} objects do", made.bad.len()) },
+        if made.failed_checks.len() == 1 {
+            "one object does".to_owned()
+        } else {
+            format!("{} objects do", made.failed_checks.len())
+        },
         clean(&first.why)
     );
-    let failure = Failure::new(Exit::Integrity, "left_out", message).detail("thread_id", first.thread_id.as_str());
+    let failure =
+        Failure::new(Exit::Integrity, "threads_skipped", message).detail("thread_id", first.thread_id.as_str());
     // A quick check does not hash large blobs.
     let deep = if first.blob.is_some() { " --deep" } else { "" };
     let says = match first.file.as_deref() {
@@ -127,14 +132,14 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 fn show(summary: &Summary<'_>, context: &Context<'_>) -> Result<()> {
     let without = without(summary.project.is_some());
     if context.output.is_json() {
-        return context.output.record(&Copied { summary, without });
+        return context.output.record(&Copied { summary, not_included: without });
     }
     context.output.text(format_args!("{} are copied to {}", summary.held(), summary.folder.display()))?;
-    if let Some(Held { files, bytes }) = summary.project {
+    if let Some(FileTotals { files, bytes }) = summary.project {
         let held = format!("{}, {}", count(files, "file"), count(bytes, "byte"));
         context.output.text(format_args!("{held} of the project's {} are included", FOLDERS.join(", ")))?;
     }
-    for bad in summary.bad {
+    for bad in summary.failed_checks {
         let what = if bad.copied { "copied as it is:" } else { "left out:" };
         context.output.text(format_args!("{} {}", paint(BAD, what), clean(&bad.why)))?;
     }
@@ -150,7 +155,7 @@ fn show(summary: &Summary<'_>, context: &Context<'_>) -> Result<()> {
 struct Copied<'a> {
     #[serde(flatten)]
     summary: &'a Summary<'a>,
-    without: Vec<String>,
+    not_included: Vec<String>,
 }
 
 /// What a backup does not include, each with its location.

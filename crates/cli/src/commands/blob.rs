@@ -16,18 +16,18 @@ use crate::text::{clean, count, shell_word};
 
 /// Show a blob: content that was too large for a line of the log
 ///
-/// A blob is named in the log of its thread, and in `selvedge transcript`. Its bytes are checked against its name. In a pipe they are written
-/// as they are; on a terminal, characters that could drive it are spelled out, and what is no text is not shown. A blob that was erased is
-/// refused with the time and the reason.
+/// A blob is named in the log of its thread, and in `selvedge transcript`. Its bytes are checked against its name. In a pipe they are
+/// written as they are; on a terminal, control characters are escaped, and binary content is not shown. A blob that was erased is refused
+/// with the time and the reason.
 ///
 /// A model reads the blobs of its own thread with the tool `blob_read`.
 ///
-/// JSON: {"thread_id", "blob", "bytes", "text", "file"}; "text" is null if it is no text, or if it was written to "file".
+/// JSON: {"thread_id", "blob", "bytes", "text", "file"}; "text" is null if the blob is not text, or if it was written to "file".
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
-    /// The blob's name, or any unique beginning of it
+    /// The blob's name, or any unique prefix of it
     #[arg(value_name = "DIGEST")]
     blob: String,
     /// Write it to FILE, which must not exist
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct BlobReport<'a> {
     thread_id: &'a ThreadId,
     blob: Digest,
     bytes: usize,
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let text = std::str::from_utf8(&bytes).ok();
     if context.output.is_json() {
         let (text, file) = (text.filter(|_| file.is_none()), file.as_deref());
-        return context.output.record(&Shown { thread_id: &thread, blob, bytes: bytes.len(), text, file });
+        return context.output.record(&BlobReport { thread_id: &thread, blob, bytes: bytes.len(), text, file });
     }
     match (file, text) {
         (Some(file), _) => {
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         (None, _) if !io::stdout().is_terminal() => context.output.bytes(&bytes),
         (None, Some(text)) => context.output.text(clean(text).trim_end_matches('\n')),
         (None, None) => {
-            let message = format!("blob {} is no text, and is not written to a terminal", blob.short());
+            let message = format!("blob {} is not text, and is not written to a terminal", blob.short());
             let (name, file) = (blob.short(), shell_word(&format!("{}.bin", blob.short())));
             Err(Failure::usage(message).hint(format!("write it with `selvedge blob {thread} {name} -o {file}`")))
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use selvedge_engine::Error;
 use selvedge_engine::ledger;
-use selvedge_engine::ledger::audit::{self, Audit, Branch, Cause, Found, Gone, Tree};
-use selvedge_model::account::replay::Flaw;
+use selvedge_engine::ledger::audit::{self, Audit, Branch, Cause, Found, Tree, Unavailable};
+use selvedge_model::account::replay::AccountFlaw;
 use selvedge_model::account::{Account, AccountId, AccountStatus, PostingError, Reservation, ReservationState};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{Classify, Event, Money, ThreadId};
@@ -18,14 +18,14 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
+use crate::needs::{self, Need};
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
 use crate::text::{count, incomplete};
-use crate::waiting::{self, Need};
 
 /// Show what a thread and its children may spend and have spent
 ///
 /// An account belongs to a chain of threads. A child spends from an account of its own, whose money is reserved from its parent's. A
-/// thread that never called a model with a price has no account. The bar shows what is spent (█), reserved (▒) and left (░). A
+/// thread that never called a model with a price has no account. The bar shows what is spent (█), reserved (▒) and remaining (░). A
 /// suspended child keeps the money that is reserved for it, and the account of a chain that has ended is closing until all of its
 /// children have ended; the command that frees such money is shown. An account is incomplete while logs of its family are not in
 /// this store, and after versions of a log were lost. Writes nothing.
@@ -39,14 +39,14 @@ use crate::waiting::{self, Need};
 /// --correct records the real cost, with --evidence, and only downwards; the thread's log has both. This is possible after everything
 /// has ended too: the difference is credited up the tree.
 ///
-/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "incomplete_cause" ("not_here",
+/// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "incomplete_cause" ("not_in_store",
 /// "lost" or null), "spent_here_nanos" (by the signed logs of its threads), "threads":[ID…], "max_nanos" (null:
 /// no limit), "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos",
 /// "state", "child", "at_bound" (why a call was charged at its bound: "usage_not_reported", "answer_lost", or "usage_unknown" if the
 /// logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it does not wait),
 /// "unknown_calls":[{"thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands":[TEXT…]}] (as of `selvedge
 /// inbox`)}], "verified":{"logs", "verdict" ("holds", "incomplete" or "fails"), "holds" (null if incomplete), "postings" (posted
-/// again), "unposted" (read, but not posted again), "found":[TEXT…], "gone":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Amounts are integers
+/// again), "postings_skipped" (read, but not posted again), "differences":[TEXT…], "unavailable":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Amounts are integers
 /// in nano-dollars.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let tree = audit::tree(&*store, &thread)?;
     let audit = if args.verify { Some(audited(&*store, &tree)?) } else { None };
     if context.output.is_json() {
-        context.output.record(&Shown::of(&tree, audit.as_ref(), &*store))?;
+        context.output.record(&BudgetReport::of(&tree, audit.as_ref(), &*store))?;
     } else {
         show(&thread, &*store, &tree, audit.as_ref(), context.output)?;
     }
@@ -100,14 +100,14 @@ fn audited(store: &dyn Backend, tree: &Tree) -> Result<Audit> {
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct BudgetReport {
     root: Option<AccountId>,
     accounts: Vec<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<serde_json::Value>,
 }
 
-impl Shown {
+impl BudgetReport {
     fn of(tree: &Tree, audit: Option<&Audit>, store: &dyn Backend) -> Self {
         let account = |branch: &Branch| {
             let Branch { account, reservations, depth, threads, .. } = branch;
@@ -149,9 +149,9 @@ impl Shown {
                 "verdict": verdict,
                 "holds": holds,
                 "postings": postings(audit),
-                "unposted": audit.unposted,
-                "found": audit.found.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "gone": audit.gone.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "postings_skipped": audit.unposted,
+                "differences": audit.found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "unavailable": audit.gone.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "peaks": peaks.collect::<serde_json::Map<_, _>>(),
             })
         };
@@ -195,7 +195,7 @@ fn verdict(audit: &Audit) -> String {
         let held = "no ceiling was exceeded at any posting, and the database agrees";
         return format!("{} {all} in {logs}: {held}", paint(GOOD, "✓"));
     }
-    let is_absent = audit.gone.iter().any(|gone| matches!(gone, Gone::NotHere { .. }));
+    let is_absent = audit.gone.iter().any(|gone| matches!(gone, Unavailable::NotInStore { .. }));
     let next = if is_absent { "; import the rest of the family" } else { "" };
     let incomplete = paint(WARN, "incomplete");
     let checked = match (posted, audit.unposted) {
@@ -239,7 +239,7 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
     output.text(match cause {
         None => format!("{indent}{} ${} spent{children}{held}, {of}", bar(account), account.spent()),
         // What other logs say of its limit is not known.
-        Some(Cause::NotHere) => {
+        Some(Cause::NotInStore) => {
             let here = spent_here(branch, store);
             format!("{indent}${here} spent by its threads that are here{held}; what is left of its limit is not known")
         }
@@ -271,7 +271,7 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
 
 /// Why an account is incomplete; what can't be found out is taken for a log that is not here.
 fn cause(branch: &Branch, store: &dyn Backend) -> Option<Cause> {
-    audit::cause(store, &branch.account).unwrap_or(branch.account.incomplete.then_some(Cause::NotHere))
+    audit::cause(store, &branch.account).unwrap_or(branch.account.incomplete.then_some(Cause::NotInStore))
 }
 
 /// What the threads of an account that are here have spent, by their signed logs.
@@ -318,13 +318,13 @@ fn unreported(
 fn need(branch: &Branch, store: &dyn Backend) -> Option<Need> {
     let end = branch.threads.last().filter(|_| branch.account.status != AccountStatus::Closed)?;
     // A thread that can't be read holds nothing that could be freed here.
-    waiting::need_of(store, &store.get(end).ok()?)
+    needs::need_of(store, &store.get(end).ok()?)
 }
 
 /// The calls at the end of an account's chain whose outcome is unknown.
 fn unknown_calls(branch: &Branch, store: &dyn Backend) -> Vec<Need> {
     let end = branch.threads.last().and_then(|end| store.get(end).ok());
-    end.map(|end| waiting::unknown_calls(store, store.trust(), &end)).unwrap_or_default()
+    end.map(|end| needs::unknown_calls(store, store.trust(), &end)).unwrap_or_default()
 }
 
 fn holders(open: u64, reservations: &[Reservation]) -> String {
@@ -388,7 +388,7 @@ fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
         };
         return Err(failure.hint(hint));
     }
-    let failure = Failure::new(Exit::Limit, "ceiling_crossed", format!("{first}{more}"));
+    let failure = Failure::new(Exit::Limit, "ceiling_exceeded", format!("{first}{more}"));
     let log = crossed_in(tree, audit).unwrap_or(thread);
     Err(failure.hint(format!("a provider charged more than was reserved; `selvedge log {log}` shows the call")))
 }
@@ -398,7 +398,7 @@ fn crossed_in<'a>(tree: &Tree, audit: &'a Audit) -> Option<&'a ThreadId> {
     let depth =
         |id: &AccountId| tree.accounts.iter().find(|branch| branch.account.id == *id).map(|branch| branch.depth);
     let crossed = audit.found.iter().filter_map(|found| match found {
-        Found::Records(Flaw::Crossed { account, place: (thread, _), .. }) => Some((depth(account), thread)),
+        Found::Records(AccountFlaw::Crossed { account, place: (thread, _), .. }) => Some((depth(account), thread)),
         _ => None,
     });
     crossed.max_by_key(|(depth, _)| *depth).map(|(_, thread)| thread)

@@ -1,6 +1,6 @@
 //! `selvedge chain search`: searches the messages and calls of a whole chain.
 
-use selvedge_engine::search::{Found, Query, SearchType, chain_search};
+use selvedge_engine::search::{EventMatch, Query, SearchType, chain_search};
 use selvedge_store_local::Access;
 
 use crate::context::Context;
@@ -13,13 +13,14 @@ const WIDTH: usize = 100;
 
 /// Search all threads of a chain
 ///
-/// Searches the messages of users, models and tools, the arguments of calls, and the reasons why runs ended, in every thread of the
-/// chain, from its root to its end. Ids, hashes and event names are not searched. Case is ignored. The number after a thread is the
+/// Searches the messages of users, models and tools, the arguments of calls, the reasons why runs ended, and the blobs with what was too
+/// large for a line, in every thread of the chain, from its root to its end. Ids, hashes and event names are not searched. Case is ignored. The number after a thread is the
 /// line of its log: `selvedge log THREAD` shows it. Every log is verified; if one is not what was signed, nothing is shown, and the
 /// exit code is 6.
 ///
-/// JSON: {"success", "chain_length", "chain_threads", "results":[{"thread_id", "event_type", "line_no", "snippet", "matches"}],
-/// "truncated"}; a snippet has at most 500 characters, an event at most 5 matches.
+/// JSON: {"success", "chain_length", "chain_threads", "results":[{"thread_id", "event_type", "line_no", "snippet", "matches", "blob"}],
+/// "truncated", "not_searched"}; a snippet has at most 500 characters, an event at most 5 matches; "blob" is there if the matches are in a
+/// blob; "not_searched" counts blobs: {"blobs_not_text", "blobs_cut", "blobs_unreadable", "threads_unreadable"}.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Any thread of the chain: any unique prefix of its id or of its hex suffix
@@ -50,22 +51,28 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return context.output.record(&found);
     }
-    found.results.iter().try_for_each(|found| context.output.text(line(found)))?;
+    for found in &found.results {
+        context.output.text(line(found))?;
+    }
     if found.results.is_empty() {
         context.output.tell(format!("no match in {}", count(found.chain_length as u64, "thread")));
     }
     if found.truncated {
         context.output.tell(format!("there are more matches: add `--max {}`", u64::from(args.max) * 2));
     }
+    if let Some(left_out) = super::search::left_out(found.not_searched) {
+        context.output.tell(left_out);
+    }
     Ok(())
 }
 
-fn line(found: &Found) -> String {
+fn line(found: &EventMatch) -> String {
     let place = format!("{}:{}", found.thread_id, found.line_no);
     let first = found.matches.first().map(String::as_str).unwrap_or_default();
     // The match is in the middle of a long snippet: show that part.
     let around = found.snippet.find(first).map_or(0, |at| at.saturating_sub(WIDTH / 2));
     let around = found.snippet.char_indices().map(|(at, _)| at).find(|at| *at >= around).unwrap_or_default();
     let shown = one_line(&found.snippet[around..], WIDTH);
-    format!("{} {} {shown}", paint(DIM, place), paint(BOLD, &found.event_type))
+    let blob = found.blob.map(|blob| format!(" in blob {}", blob.short())).unwrap_or_default();
+    format!("{} {}{blob} {shown}", paint(DIM, place), paint(BOLD, &found.event_type))
 }

@@ -10,7 +10,7 @@ mod interrupts;
 mod lines;
 mod session;
 
-use selvedge::workshop::models::SCRIPTED;
+use selvedge::project::models::SCRIPTED;
 use selvedge_model::{AgentId, Status, ThreadId};
 
 use self::command::Command;
@@ -20,12 +20,12 @@ use self::session::{Session, Turn};
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::output::{BOLD, paint};
-use crate::running::Running;
+use crate::running::{Recording, Running};
 use crate::text::clean;
 
 /// Talk with an agent
 ///
-/// Each line is a message; a line that ends in a backslash goes on in the next one. The answer is streamed, tool calls and their results are
+/// Each line is a message; a line that ends in a backslash continues on the next line. The answer is streamed, tool calls and their results are
 /// shown, and a call that needs an approval is asked about in place: `y`, `n`, or `n` and a reason. Everything is on one durable thread:
 /// each step is signed and committed before it is shown as done.
 ///
@@ -38,14 +38,14 @@ use crate::text::clean;
 /// In a pipe every line of stdin is a message and the answers go to stdout. If a call needs an approval, the next line answers it. The exit
 /// code is that of the last message, as of `selvedge run`.
 ///
-/// Without --model the agent's own model is used, else an offline one that repeats what it was told. With --model an existing conversation
-/// is continued with that model for as long as the command runs.
+/// Without --model the agent's own model is used, else an offline model that repeats the message. With --model an existing conversation is
+/// continued with that model for as long as the command runs.
 ///
 /// JSON: as `selvedge run`, with one "ended" for each message; and {"type":"asking", "thread_id", "call_id", "tool", "arguments", "why"} for
 /// a call that needs an approval, then, once it is decided, the object of `selvedge approve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The agent; by default the only one of the project, else `agent`
+    /// The agent; by default the only one of the project, or the one of your last chat in it
     agent: Option<AgentId>,
     /// The model
     #[arg(long, value_name = "MODEL")]
@@ -56,20 +56,22 @@ pub(crate) struct Args {
     /// Continue this conversation, and remember it
     #[arg(long, value_name = "THREAD", conflicts_with = "new")]
     thread: Option<String>,
+    #[command(flatten)]
+    recording: Recording,
 }
 
 /// What a person types at.
 const PROMPT: &str = "› ";
 
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
-    let running = Running::open(context)?;
+    let running = Running::open(context, &args.recording)?;
     let begun = begin(&args, &running);
     let talked = begun.and_then(|(agent, thread)| {
         let interrupts = Interrupts::listen(context.output.speaks_to_people())?;
         let session = Session::new(&running, context, &interrupts, agent, thread, args.model);
         talk(session, context, &interrupts)
     });
-    running.close(context);
+    running.finish(context);
     talked
 }
 
@@ -86,7 +88,10 @@ fn begin(args: &Args, running: &Running) -> Result<(AgentId, Option<ThreadId>)> 
             _ => Ok((manifest.agent_id, Some(thread))),
         };
     }
-    let agent = running.workshop.chat_agent(args.agent.clone())?;
+    let agent = match &args.agent {
+        Some(agent) => agent.clone(),
+        None => active::agent(&*running.store, &running.project.chat_agents()?)?,
+    };
     let thread = if args.new { None } else { active::find(&*running.store, &agent)? };
     Ok((agent, thread))
 }
@@ -154,7 +159,7 @@ fn greet(session: &Session<'_>, context: &Context<'_>, lines: &Lines) -> Result<
     Ok(())
 }
 
-/// Says how to go on, to a person.
+/// Prints how to continue, for a person.
 fn leave(session: &Session<'_>, context: &Context<'_>, lines: &Lines) {
     if let (Some(thread), true) = (session.thread(), lines.is_terminal()) {
         let agent = session.agent();

@@ -191,7 +191,9 @@ mod tests {
                 assert_eq!(arg.get::<ArgValueCompleter>().is_some(), named, "{} {}", command.get_name(), arg.get_id());
                 *found += usize::from(named);
             }
-            command.get_subcommands().for_each(|below| check(below, found));
+            for below in command.get_subcommands() {
+                check(below, found);
+            }
         }
         let mut found = 0;
         check(&args::command(), &mut found);

@@ -2,15 +2,15 @@
 
 use selvedge::items::config::{ConfigError, schema, schemas};
 use selvedge::items::{Config, Flaw};
+use selvedge::project::RuleSource;
 use selvedge::snapshot::Schema;
-use selvedge::workshop::RuleSource;
 use serde_json::{Value, json};
 
 use crate::config::folders;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
-use crate::running::workshop_of;
+use crate::running::project_of;
 use crate::text::{clean, count};
 
 /// The key of the schema that snapshots are checked against.
@@ -60,7 +60,7 @@ fn print_schema(section: &str, context: &Context<'_>) -> Result<()> {
         section => schema(section).ok_or_else(|| {
             let known: Vec<String> = schemas().into_iter().map(|(name, _)| format!("`{name}`")).collect();
             let failure =
-                Failure::new(Exit::NotFound, "config_key_unknown", format!("there is no section `{section}`"));
+                Failure::new(Exit::NotFound, "config_key_not_found", format!("there is no section `{section}`"));
             failure.hint(format!("the sections are {}", known.join(", ")))
         })?,
     };
@@ -76,14 +76,18 @@ fn show(config: &Config, context: &Context<'_>) -> Result<()> {
     let mut notices = config.notices().to_vec();
     // Tools are only known in a project.
     if context.find_project().is_some() {
-        notices.extend(workshop_of(config.clone(), context)?.unmatched_rules(RuleSource::All)?);
+        notices.extend(project_of(config.clone(), context)?.unmatched_rules(RuleSource::All)?);
     }
     if context.output.is_json() {
         let digest = config.digest();
         return context.output.record(&json!({"ok": true, "files": files, "digest": digest, "notices": notices}));
     }
-    notices.iter().for_each(|notice| context.output.say(clean(notice)));
-    files.iter().try_for_each(|file| context.output.text(clean(file)))?;
+    for notice in &notices {
+        context.output.say(clean(notice));
+    }
+    for file in &files {
+        context.output.text(clean(file))?;
+    }
     context.output.tell(if files.is_empty() {
         "no configuration files: all keys have their default values".to_owned()
     } else {
@@ -103,7 +107,9 @@ fn refuse(wrong: Vec<ConfigError>, context: &Context<'_>) -> Result<()> {
             continue;
         }
         context.output.text(format_args!("{} {}", paint(BAD, "✗"), clean(&failure.message)))?;
-        failure.hint.iter().try_for_each(|hint| context.output.text(format_args!("  {}", clean(hint))))?;
+        if let Some(hint) = &failure.hint {
+            context.output.text(format_args!("  {}", clean(hint)))?;
+        }
     }
     let first = &failures[0];
     let all = count(failures.len() as u64, "error");

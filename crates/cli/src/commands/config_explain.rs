@@ -38,12 +38,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     line("file", format!(".ai/config/{file}"))?;
     project.map_or(Ok(()), |project| line("project", project.to_owned()))?;
     for set in &values {
-        let layer = match set.origin.layer {
-            Layer::BuiltIn => "built in",
-            Layer::User => "user",
-            Layer::Project => "project",
-        };
-        line(layer, format!("{}  {}", one_line(&value(&set.value), 60), shown(&set.origin, context)))?;
+        let shown_value = one_line(&value(&set.value), 60);
+        match set.origin.layer {
+            Layer::BuiltIn => line("built in", shown_value)?,
+            Layer::User => line("user", format!("{shown_value}  {}", shown(&set.origin, context)))?,
+            Layer::Project => line("project", format!("{shown_value}  {}", shown(&set.origin, context)))?,
+        }
     }
     Ok(())
 }
@@ -57,6 +57,8 @@ fn or_built_in(context: &Context<'_>) -> Result<Config> {
         }
         config => config?,
     };
-    config.notices().iter().for_each(|notice| context.output.say(clean(notice)));
+    for notice in config.notices() {
+        context.output.say(clean(notice));
+    }
     Ok(config)
 }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use selvedge::items::config::Wait;
-use selvedge::{Assignment, Choice, Input, Recorded};
+use selvedge::{Choice, Input, Recorded, RunConfig};
 use selvedge_model::event::ResumeMode;
 use selvedge_model::{CallId, Clock, Manifest, Status, ThreadId};
+use selvedge_store::Position;
 use selvedge_store_local::system::SystemClock;
 use serde::Serialize;
 use serde_json::Value;
@@ -14,9 +15,9 @@ use serde_json::Value;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::hints;
-use crate::running::{Running, needs_decision};
+use crate::needs::thread_of;
+use crate::running::{Recording, Running, needs_decision};
 use crate::text::{clean, one_line};
-use crate::waiting::thread_of;
 
 /// The calls of a decision, and whether the thread is resumed.
 #[derive(Debug, clap::Args)]
@@ -33,6 +34,8 @@ pub(crate) struct Calls {
     /// Record the decision without resuming the thread
     #[arg(long)]
     no_run: bool,
+    #[command(flatten)]
+    recording: Recording,
 }
 
 /// Approve tool calls that are pending approval
@@ -104,6 +107,8 @@ pub(crate) struct Settle {
     /// Record the decision without resuming the thread
     #[arg(long)]
     no_run: bool,
+    #[command(flatten)]
+    recording: Recording,
 }
 
 #[derive(Serialize)]
@@ -138,7 +143,13 @@ pub(crate) fn settle(args: Settle, context: &Context<'_>) -> Result<()> {
         (None, true) => Choice::NotDone,
         (None, false) => Choice::Unknown,
     };
-    let of = Calls { calls: vec![args.call], thread: args.thread, all: None, no_run: args.no_run };
+    let of = Calls {
+        calls: vec![args.call],
+        thread: args.thread,
+        all: None,
+        no_run: args.no_run,
+        recording: args.recording,
+    };
     decide(of, &choice, context)
 }
 
@@ -146,9 +157,8 @@ fn value(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-/// How long to wait for another process that decides about the same thread, and how often to check.
+/// How long to wait for another process that decides about the same thread.
 const DECIDER_TIMEOUT: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// The most bytes of arguments.
 const ARGUMENTS_BYTES_MAX: u64 = 4 << 20;
@@ -164,7 +174,7 @@ fn arguments(file: &std::path::Path, context: &Context<'_>) -> Result<Value> {
 }
 
 fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
-    let running = Running::open(context)?;
+    let running = Running::open(context, &of.recording)?;
     let decided = record(&running, &of, choice, context);
     let (thread, left) = match decided {
         Ok(decided) => decided,
@@ -176,9 +186,9 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     // An expired call is not pending: the thread continues without it.
     let is_undecided = |manifest: &Manifest| manifest.undecided(SystemClock.now()).next().is_some();
     let waits = Some(running.store.get(&thread)?.manifest).filter(is_undecided);
-    let is_each = running.workshop.config.approvals.wait == Wait::Each;
+    let is_each = running.project.config.approvals.wait == Wait::Each;
     if !left && !of.no_run && (waits.is_none() || is_each) {
-        let work = running.assignment(&thread)?;
+        let work = running.run_config(&thread)?;
         let shown = running.show(context, work, |running, work, cancel, tell| {
             running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
         });
@@ -208,7 +218,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
 /// Records the decision for every call; returns their thread, and whether it is queued for another process.
 fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>) -> Result<(ThreadId, bool)> {
     let (thread, calls) = which(running, of)?;
-    let work = running.assignment(&thread)?;
+    let work = running.run_config(&thread)?;
     let mut is_left = false;
     for call in &calls {
         let decided = decide_one(running, &thread, call, choice, &work)?;
@@ -225,11 +235,14 @@ pub(crate) fn decide_one(
     thread: &ThreadId,
     call: &CallId,
     choice: &Choice,
-    work: &Assignment,
+    work: &RunConfig,
 ) -> Result<selvedge::Decided> {
     let deadline = Instant::now() + DECIDER_TIMEOUT;
     let mut left = None;
     loop {
+        // Before the decision, so that nothing the other process does is missed: it releases the thread, or begins to run it.
+        let seen =
+            Position { commits: running.store.position()?, requests: u64::MAX, leases: running.store.leases_freed() };
         let decided = match (running.engine.decide(thread, call, choice.clone(), &who(), work), left.take()) {
             (Ok(decided), _) => decided,
             // The process it was queued for has applied it.
@@ -250,7 +263,7 @@ pub(crate) fn decide_one(
             return Ok(decided);
         }
         left = Some(decided);
-        std::thread::sleep(PAUSE);
+        running.store.watch(seen, deadline.saturating_duration_since(Instant::now()))?;
     }
 }
 
@@ -331,7 +344,7 @@ fn which(running: &Running, of: &Calls) -> Result<(ThreadId, Vec<CallId>)> {
             }
             (true, None) => {
                 let message = format!("no call of `{thread}` is pending approval");
-                Err(Failure::new(Exit::NotFound, "no_open_call", message)
+                Err(Failure::new(Exit::NotFound, "call_not_open", message)
                     .hint("`selvedge inbox` lists pending decisions"))
             }
         };

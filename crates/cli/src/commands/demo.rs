@@ -1,12 +1,12 @@
 //! `selvedge demo`: a first impression, and a test. Everything in it is real: processes, signals, files, damage.
 //!
-//! - `stage`: the folder it runs in. `payday`: the agent that is killed and continues. `office`: approval, budget and handoff.
-//!   `beats`: conflicting writers, and tampering with the log of the first agent.
+//! - `folder`: the folder it runs in. `payday`: the agent that is killed and continues. `agent_steps`: approval, budget and handoff.
+//!   `log_steps`: conflicting writers, and tampering with the log of the first agent.
 
-mod beats;
-mod office;
+mod agent_steps;
+mod folder;
+mod log_steps;
 mod payday;
-mod stage;
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, paint};
-use stage::Stage;
+use folder::DemoFolder;
 
 /// Show what Selvedge does: crash recovery, approvals, budgets, tamper detection
 ///
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
 /// What one step showed.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct StepResult {
     /// What happened, in a few lines.
     message: String,
     /// The same as data.
@@ -42,7 +42,7 @@ pub(crate) struct Shown {
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct StepReport<'a> {
     step: usize,
     name: &'a str,
     ok: bool,
@@ -53,48 +53,48 @@ struct Record<'a> {
     thread_id: Option<&'a str>,
 }
 
-type Step = fn(&mut Stage) -> Result<Shown>;
+type Step = fn(&mut DemoFolder) -> Result<StepResult>;
 
 const STEPS: [(&str, &str, Step); 9] = [
     ("kill", "An agent is killed in the middle of a payment", payday::kill),
     ("resume", "Another process resumes it", payday::resume),
-    ("approve", "A gift needs approval", office::approve),
-    ("budget", "A child is stopped by its budget", office::budget),
-    ("handoff", "A job does not fit into the model's context window", office::handoff),
-    ("race", "Two writers append to the same version", beats::race),
-    ("verify", "All signatures are verified", beats::verify),
-    ("tamper", "One bit of the log is flipped", beats::tamper),
-    ("restore", "The bit is restored", beats::restore),
+    ("approve", "A gift needs approval", agent_steps::approve),
+    ("budget", "A child is stopped by its budget", agent_steps::budget),
+    ("handoff", "A job does not fit into the model's context window", agent_steps::handoff),
+    ("race", "Two writers append to the same version", log_steps::race),
+    ("verify", "All signatures are verified", log_steps::verify),
+    ("tamper", "One bit of the log is flipped", log_steps::tamper),
+    ("restore", "The bit is restored", log_steps::restore),
 ];
 
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let output = context.output;
-    let mut stage = Stage::set(args.dir, context)?;
+    let mut demo = DemoFolder::set(args.dir, context)?;
     if !output.is_json() {
-        output.text(format_args!("An agent that pays three people, in {}\n", stage.folder.display()))?;
+        output.text(format_args!("An agent that pays three people, in {}\n", demo.folder.display()))?;
     }
     for (index, (name, title, step)) in STEPS.into_iter().enumerate() {
         let number = index + 1;
-        let outcome = step(&mut stage);
+        let outcome = step(&mut demo);
         let (message, details) = match &outcome {
             Ok(shown) => (shown.message.as_str(), &shown.details),
             Err(failure) => (failure.message.as_str(), &Value::Null),
         };
         let ok = outcome.is_ok();
-        let folder = &stage.folder;
-        let thread_id = stage.thread.as_ref().map(|thread| thread.as_str());
+        let folder = &demo.folder;
+        let thread_id = demo.thread.as_ref().map(|thread| thread.as_str());
         if output.is_json() {
-            output.record(&Record { step: number, name, ok, message, details, folder, thread_id })?;
+            output.record(&StepReport { step: number, name, ok, message, details, folder, thread_id })?;
         } else {
             show(number, title, ok, message, output)?;
         }
         if let Err(failure) = outcome {
             let message = format!("the demo failed at \"{title}\": {}", failure.message);
-            let kept = format!("the folder {} is kept; nothing else was changed", stage.folder.display());
+            let kept = format!("the folder {} is kept; nothing else was changed", demo.folder.display());
             return Err(Failure::new(Exit::Failed, "demo_failed", message).hint(kept));
         }
     }
-    if output.is_json() { Ok(()) } else { output.text(stage.what_next()) }
+    if output.is_json() { Ok(()) } else { output.text(demo.what_next()) }
 }
 
 fn show(number: usize, title: &str, ok: bool, message: &str, output: &Output) -> Result<()> {

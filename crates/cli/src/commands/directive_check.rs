@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use selvedge::items::capability::short;
 use selvedge::items::interpolate::variable_names;
 use selvedge::items::library::Kind;
 use selvedge::items::signature::judge;
 use selvedge::items::{Directive, ItemError, Layer, Resolved, Source};
-use selvedge::workshop::Workshop;
+use selvedge::project::Project;
 use selvedge_log::document::{Comment, DocumentKind};
 use selvedge_log::hash::sha256;
 use selvedge_model::DirectiveId;
@@ -18,7 +19,7 @@ use crate::document::Document;
 use crate::error::{Failure, Result};
 use crate::items::signature;
 use crate::output::{BAD, BOLD, DIM, WARN, paint};
-use crate::running::workshop;
+use crate::running::project;
 use crate::text::{clean, count};
 
 /// Check directives, and show what they would run with
@@ -27,9 +28,9 @@ use crate::text::{clean, count};
 /// and outputs, its knowledge and its capabilities. FILE is a directive outside of .ai/directives; directives that it extends are not
 /// checked then.
 ///
-/// JSON: one object per directive, {"id", "ok", "sources", "directive", "doubts", "error"}; "sources" are its own file and then those
+/// JSON: one object per directive, {"id", "ok", "sources", "directive", "warnings", "error"}; "sources" are its own file and then those
 /// that it extends, each with "file", "layer", "place", "verdict" of its signature and "hash"; "directive" is the merged directive
-/// without its body; "doubts" are warnings. "error" is as on stderr, with "file", "line" and "column". If one directive was named and
+/// without its body; "warnings" are warnings. "error" is as on stderr, with "file", "line" and "column". If one directive was named and
 /// it is invalid, there is only the error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,32 +40,32 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Checked<'a> {
+struct CheckedDirective<'a> {
     id: &'a str,
     ok: bool,
     sources: &'a [Source],
     directive: Value,
-    doubts: Vec<String>,
+    warnings: Vec<String>,
     error: Option<Value>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
-    let workshop = workshop(context)?;
+    let project = project(context)?;
     if let Some(asked) = &args.directive {
-        let found = find(asked, &workshop, context)?;
-        workshop.library.context(&found)?;
-        return show(&found, &workshop, context);
+        let found = find(asked, &project, context)?;
+        project.library.context(&found)?;
+        return show(&found, &project, context);
     }
     let mut failures = Vec::new();
     let mut all = 0;
-    for entry in workshop.library.list(Kind::Directive)?.into_iter().filter(|entry| !entry.hidden) {
+    for entry in project.library.list(Kind::Directive)?.into_iter().filter(|entry| !entry.hidden) {
         all += 1;
-        let library = &workshop.library;
+        let library = &project.library;
         let id = entry.readable().and_then(|()| Ok(DirectiveId::new(&entry.id)?));
         let checked = id.and_then(|id| library.directive(&id));
         // The knowledge that it refers to must exist, too.
         match checked.and_then(|found| library.context(&found).map(|_| found)) {
-            Ok(found) => show(&found, &workshop, context)?,
+            Ok(found) => show(&found, &project, context)?,
             Err(error) => {
                 let failure = Failure::from(error);
                 show_failure(&entry.id, &failure, context)?;
@@ -83,33 +84,33 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 }
 
 /// A directive by its name, or in a file.
-fn find(asked: &str, workshop: &Workshop, context: &Context<'_>) -> Result<Resolved<Directive>> {
+fn find(asked: &str, project: &Project, context: &Context<'_>) -> Result<Resolved<Directive>> {
     let file = context.folder.join(asked);
-    let id = if asked.ends_with(".md") { id_of(&file, workshop) } else { Some(asked.to_owned()) };
+    let id = if asked.ends_with(".md") { id_of(&file, project) } else { Some(asked.to_owned()) };
     match id {
         Some(id) => {
             let id = DirectiveId::new(&id).map_err(ItemError::from)?;
-            Ok(workshop.library.directive(&id)?)
+            Ok(project.library.directive(&id)?)
         }
-        None => read(&file, workshop),
+        None => read(&file, project),
     }
 }
 
 /// The name of the directive in a file, if the file is in the folder of directives.
-fn id_of(file: &Path, workshop: &Workshop) -> Option<String> {
-    let folder = workshop.library.project.as_ref()?.join("directives");
+fn id_of(file: &Path, project: &Project) -> Option<String> {
+    let folder = project.library.project.as_ref()?.join("directives");
     let file = std::fs::canonicalize(file.parent()?).ok()?.join(file.file_name()?);
     Some(file.strip_prefix(folder).ok()?.to_str()?.strip_suffix(".md")?.to_owned())
 }
 
 /// A directive in a file outside of the project's folder.
-fn read(file: &Path, workshop: &Workshop) -> Result<Resolved<Directive>> {
+fn read(file: &Path, project: &Project) -> Result<Resolved<Directive>> {
     let kind = DocumentKind::new("directive");
     let document = Document::read(file, Some(kind), None)?;
     let name = file.display().to_string();
     let directive =
         Directive::parse(document.text()?).map_err(|flaw| ItemError::Invalid { file: name.clone(), flaw })?;
-    let verdict = judge(kind, &document.id, Comment::Html, &document.bytes, &workshop.library.trust);
+    let verdict = judge(kind, &document.id, Comment::Html, &document.bytes, &project.library.trust);
     let source = Source {
         what: kind.as_str(),
         id: directive.name.clone(),
@@ -119,26 +120,32 @@ fn read(file: &Path, workshop: &Workshop) -> Result<Resolved<Directive>> {
         verdict,
         hash: sha256(&document.bytes),
     };
-    Ok(Resolved { item: directive, sources: vec![source] }.permitted(workshop.library.policy)?)
+    Ok(Resolved { item: directive, sources: vec![source] }.permitted(project.library.policy)?)
 }
 
-fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>) -> Result<()> {
+fn show(found: &Resolved<Directive>, project: &Project, context: &Context<'_>) -> Result<()> {
     let mut fields = serde_json::to_value(&found.item).unwrap_or_default();
     if let Value::Object(members) = &mut fields {
         members.remove("body");
     }
-    let mut doubts = found.item.doubts();
-    doubts.extend(found.item.hook_warning());
-    doubts.extend(workshop.directive_warnings(&found.item)?);
-    let allowed = workshop.environment().allowed;
+    let mut warnings = found.item.warnings();
+    warnings.extend(project.directive_warnings(&found.item)?);
+    let allowed = project.environment().allowed;
     let hidden = variable_names(&found.item.body).into_iter().filter(|name| !allowed.contains(name));
-    doubts.extend(
+    warnings.extend(
         hidden.map(|name| format!("its body uses `{{env:{name}}}`, which is not allowed: it can't be run here")),
     );
     if context.output.is_json() {
         let id = found.id();
         let sources = found.sources.as_slice();
-        return context.output.record(&Checked { id, ok: true, sources, directive: fields, doubts, error: None });
+        return context.output.record(&CheckedDirective {
+            id,
+            ok: true,
+            sources,
+            directive: fields,
+            warnings,
+            error: None,
+        });
     }
     let line = |name: &str, text: String| {
         if text.is_empty() {
@@ -151,12 +158,12 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
     context.output.text(format_args!("{} {version}  {}", paint(BOLD, clean(found.id())), clean(description.trim())))?;
     for (index, source) in found.sources.iter().enumerate() {
         line(if index == 0 { "file" } else { "extends" }, source.file.clone())?;
-        line("", signature(source, &workshop.library.trust))?;
+        line("", signature(source, &project.library.trust))?;
     }
     if let (Some(parent), 1) = (&found.item.extends, found.sources.len()) {
         line("extends", format!("{parent} (not checked)"))?;
     }
-    line("model", pairs(&fields["model"]))?;
+    line("model", model(&fields["model"]))?;
     line("limits", pairs(&fields["limits"]))?;
     line("inputs", values(&fields["inputs"]))?;
     line("outputs", values(&fields["outputs"]))?;
@@ -172,10 +179,18 @@ fn show(found: &Resolved<Directive>, workshop: &Workshop, context: &Context<'_>)
         match may_call.as_deref() {
             None => "not declared: those of its agent".to_owned(),
             Some([]) => "none".to_owned(),
-            Some(tokens) => tokens.join(", "),
+            Some(tokens) => tokens.iter().map(|token| short(token)).collect::<Vec<_>>().join(", "),
         },
     )?;
-    doubts.iter().try_for_each(|doubt| context.output.text(format_args!("  {} {}", paint(WARN, "?"), clean(doubt))))
+    warnings
+        .iter()
+        .try_for_each(|warning| context.output.text(format_args!("  {} {}", paint(WARN, "?"), clean(warning))))
+}
+
+/// The model or the tier that a directive names.
+fn model(value: &Value) -> String {
+    let id = value["id"].as_str().map(str::to_owned);
+    id.or_else(|| value["tier"].as_str().map(|tier| format!("tier {tier}"))).unwrap_or_default()
 }
 
 /// The members of an object, on one line.
@@ -202,8 +217,15 @@ fn values(declared: &Value) -> String {
 fn show_failure(id: &str, failure: &Failure, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         let error = Some(failure.to_value());
-        let doubts = Vec::new();
-        return context.output.record(&Checked { id, ok: false, sources: &[], directive: Value::Null, doubts, error });
+        let warnings = Vec::new();
+        return context.output.record(&CheckedDirective {
+            id,
+            ok: false,
+            sources: &[],
+            directive: Value::Null,
+            warnings,
+            error,
+        });
     }
     context.output.text(format_args!("{} {}", paint(BAD, "✗"), paint(BOLD, clean(id))))?;
     let hint = failure.hint.iter().map(String::as_str);

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::items::{description, layer};
 use crate::output::table;
-use crate::running::workshop;
+use crate::running::project;
 use crate::text::clean;
 
 /// List the directives of the project, of your Selvedge home, and the built-in ones
@@ -24,7 +24,7 @@ use crate::text::clean;
 pub(crate) struct Args {}
 
 #[derive(Serialize)]
-struct Line {
+struct DirectiveEntry {
     #[serde(flatten)]
     entry: Entry,
     version: Option<String>,
@@ -34,16 +34,17 @@ struct Line {
 }
 
 pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
-    let library = workshop(context)?.library;
-    let lines: Vec<Line> = library.list(Kind::Directive)?.into_iter().map(|entry| line(entry, &library)).collect();
+    let library = project(context)?.library;
+    let lines: Vec<DirectiveEntry> =
+        library.list(Kind::Directive)?.into_iter().map(|entry| line(entry, &library)).collect();
     if context.output.is_json() {
         return lines.iter().try_for_each(|line| context.output.record(line));
     }
     context.output.text(table(&["DIRECTIVE", "VERSION", "FROM", "DESCRIPTION"], &[], lines.iter().map(row)))
 }
 
-fn line(entry: Entry, library: &Library) -> Line {
-    let mut line = Line { entry, version: None, description: None, sources: Vec::new(), error: None };
+fn line(entry: Entry, library: &Library) -> DirectiveEntry {
+    let mut line = DirectiveEntry { entry, version: None, description: None, sources: Vec::new(), error: None };
     if line.entry.hidden {
         return line;
     }
@@ -59,7 +60,7 @@ fn line(entry: Entry, library: &Library) -> Line {
     line
 }
 
-fn row(line: &Line) -> Vec<String> {
+fn row(line: &DirectiveEntry) -> Vec<String> {
     let text = description(line.description.as_deref(), line.error.as_ref());
     let version = line.version.as_deref().map_or("-".to_owned(), clean);
     vec![clean(&line.entry.id), version, layer(&line.entry).to_owned(), text]

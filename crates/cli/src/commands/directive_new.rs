@@ -10,19 +10,19 @@ use crate::error::Result;
 use crate::new_file::write_item;
 use crate::scaffold;
 
-/// Write a new directive to .ai/directives
+/// Create a directive file in .ai/directives
 ///
 /// The file has the usual fields, each with a comment, and runs as it is. An existing file is never overwritten.
 ///
 /// JSON: {"directive", "file"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its name: a-z, 0-9, `_`, `.` and `-`, in folders if it has `/`
+    /// The directive's name: a-z, 0-9, `_`, `.` and `-`; `/` for subfolders
     name: DirectiveId,
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct CreatedDirective<'a> {
     directive: &'a DirectiveId,
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let file = project.join(".ai/directives").join(format!("{}.md", args.name));
     write_item(&project, &file, &scaffold::directive(args.name.as_str()))?;
     if context.output.is_json() {
-        return context.output.record(&Written { directive: &args.name, file: &file });
+        return context.output.record(&CreatedDirective { directive: &args.name, file: &file });
     }
     context.output.text(file.display())?;
     context

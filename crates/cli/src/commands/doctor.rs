@@ -19,8 +19,7 @@ use crate::text::{clean, count};
 /// Check keys, store and threads; report problems and their remedies
 ///
 /// Changes nothing. Checks keys and trust, the store and its database, and every thread: the end of its log against its file, its
-/// row, its manifest and its pending writes; also leases of dead processes, tombstones, quarantined bytes, left-over files, disk
-/// space and clocks.
+/// database row, its manifest and its pending writes; also leases of dead processes, tombstones, quarantined bytes, temporary files, disk space and clocks.
 ///
 /// Of each log the last 256 KiB are read, which is all of most logs: the last signature is verified, the bytes are hashed, and the
 /// blobs named there must exist; up to 1 MiB of blobs per thread is hashed. The report says how many logs are longer and how many
@@ -44,7 +43,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct DoctorReport<'a> {
     worst: Option<Severity>,
     store_format: Option<i64>,
     sqlite: &'a str,
@@ -58,7 +57,7 @@ struct Record<'a> {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let project = context.project()?;
-    let keys::Looked { mut findings, trust, signer } = keys::look(&project);
+    let keys::KeyFindings { mut findings, trust, signer } = keys::look(&project);
     let depth = match (&trust, args.deep) {
         (None, _) => Depth::Unsigned,
         (Some(_), true) => Depth::Whole,
@@ -84,7 +83,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 
 fn show(report: &Report, depth: Depth, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
-        return context.output.record(&Record {
+        return context.output.record(&DoctorReport {
             worst: report.worst(),
             store_format: report.store_format,
             sqlite: doctor::sqlite_version(),
@@ -169,8 +168,8 @@ fn summary(report: &Report) -> String {
 fn conclude(report: &Report) -> Result<()> {
     let (exit, code) = match report.worst() {
         None | Some(Severity::Note) => return Ok(()),
-        Some(Severity::Warning) => (Exit::Failed, "warnings"),
-        Some(Severity::Damage) => (Exit::Integrity, "damage"),
+        Some(Severity::Warning) => (Exit::Failed, "doctor_warnings"),
+        Some(Severity::Damage) => (Exit::Integrity, "doctor_damage"),
     };
     let failure = Failure::new(exit, code, format!("problems found: {}", summary(report)));
     let help = report.findings.first().and_then(|finding| finding.help.clone());

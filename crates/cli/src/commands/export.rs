@@ -12,7 +12,7 @@ mod nova;
 ///
 /// The native format is a plain tar archive with one folder: the exact bytes of the log, its manifest, its blobs, the public keys of
 /// its signers and the rotations between them. The same version and keys always give the same file. With any one of the keys it can
-/// be verified without a store: `selvedge verify FILE --key PUBLIC.pem`, or with a program of your own, from FORMAT.md. `nova` is the
+/// be verified without a store: `selvedge verify FILE --public-key PUBLIC.pem`, or with a program of your own, from FORMAT.md. `nova` is the
 /// format of an earlier system, a manifest and events in JSON lines.
 ///
 /// With --chain, exports every thread of its chain, with --tree every thread of its family, each as a file in the new folder that -o

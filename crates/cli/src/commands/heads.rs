@@ -2,9 +2,9 @@
 //!
 //! - `selvedge heads export` writes the list, by default into the Selvedge home, where `selvedge doctor` looks for it.
 //! - `selvedge heads verify`, and `selvedge verify --heads`, compare a store with one.
-//! - `kept`: all lists in the user's folder, for `doctor`, `reindex`, `backup` and the commands here.
+//! - `user_lists`: all lists in the user's folder, for `doctor`, `reindex`, `backup` and the commands here.
 
-pub(crate) mod kept;
+pub(crate) mod user_lists;
 
 use std::collections::BTreeSet;
 use std::fs::DirBuilder;
@@ -16,7 +16,7 @@ use selvedge_log::Trust;
 use selvedge_log::document::DocumentError;
 use selvedge_model::{Digest, ThreadId, Timestamp};
 use selvedge_store::Backend;
-use selvedge_store::heads::{BYTES_MAX, Comparison, CurrentHeads, Depth, HeadDifference, Heads, Signed};
+use selvedge_store::heads::{BYTES_MAX, Comparison, CurrentHeads, Depth, HeadDifference, Heads, SignedHeads};
 use selvedge_store_local::disk::{self, RealDisk};
 use serde::Serialize;
 
@@ -76,7 +76,7 @@ pub(crate) struct Verify {
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct HeadsReport<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
     store_id: &'a str,
@@ -88,7 +88,7 @@ struct Written<'a> {
 }
 
 #[derive(Serialize)]
-struct Verdict<'a> {
+struct HeadsVerdict<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
     store_id: &'a str,
@@ -97,19 +97,19 @@ struct Verdict<'a> {
     signer: Digest,
     threads: u64,
     accounts: u64,
-    differs: Vec<Named<'a>>,
+    differs: Vec<ListedDifference<'a>>,
 }
 
 /// One thread or account that differs from the list.
 #[derive(Serialize)]
-pub(crate) struct Named<'a> {
+pub(crate) struct ListedDifference<'a> {
     thread_id: &'a ThreadId,
     version: u64,
     how: &'static str,
     pub(crate) message: String,
 }
 
-impl<'a> From<&'a HeadDifference> for Named<'a> {
+impl<'a> From<&'a HeadDifference> for ListedDifference<'a> {
     fn from(differs: &'a HeadDifference) -> Self {
         let HeadDifference { thread, version, how } = differs;
         Self { thread_id: thread, version: *version, how: how.word(), message: differs.to_string() }
@@ -144,13 +144,13 @@ pub(crate) fn export(args: &Export, context: &Context<'_>) -> Result<()> {
     if !args.force {
         refuse_to_forget(&file, &heads.store_id, &*store)?;
         if args.file.is_none()
-            && let Some(failure) = kept::failure(&*store)
+            && let Some(failure) = user_lists::failure(&*store)
         {
             return Err(failure);
         }
     }
     write(&file, args.file.is_none(), store.sign_heads(&heads)?.as_bytes())?;
-    let written = Written {
+    let written = HeadsReport {
         file: &file,
         store_id: &heads.store_id,
         made_at: heads.made_at,
@@ -171,7 +171,7 @@ pub(crate) fn export(args: &Export, context: &Context<'_>) -> Result<()> {
     }
     let Some(first) = left_out.first() else { return Ok(()) };
     let message = format!("{} left out; the first: {}", left_out.len(), clean(first));
-    Err(Failure::new(Exit::Integrity, "left_out", message).hint("`selvedge doctor` shows what to do"))
+    Err(Failure::new(Exit::Integrity, "threads_skipped", message).hint("`selvedge doctor` shows what to do"))
 }
 
 /// Threads by the prefixes of their ids.
@@ -230,7 +230,7 @@ pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'
             }
         }
     };
-    let Signed { heads, signer } = read(&file, store.trust())?;
+    let SignedHeads { heads, signer } = read(&file, store.trust())?;
     let heads = match threads {
         [] => heads,
         prefixes => {
@@ -249,28 +249,28 @@ pub(crate) fn check(file: Option<&Path>, threads: &[String], context: &Context<'
 
 /// Compares the store with the kept lists of other store ids; true if there are any that know threads of it.
 fn check_others(user: &User, threads: &[String], store: &dyn Backend, context: &Context<'_>) -> Result<bool> {
-    let (lists, _) = kept::compare(user, store, Depth::Whole);
+    let (lists, _) = user_lists::compare(user, store, Depth::Whole);
     let others: Vec<_> = lists.iter().filter(|kept| !kept.is_ours && !kept.is_superseded).collect();
     let store_id = store.store_id()?;
     let named = named(threads, store).unwrap_or_default();
     for other in &others {
         let is_meant = |differs: &&HeadDifference| threads.is_empty() || named.contains(&differs.thread);
         if other.compared.differs.iter().any(|differs| is_meant(&differs)) {
-            let Signed { heads, signer } = &other.signed;
+            let SignedHeads { heads, signer } = &other.signed;
             show(&other.file, heads, *signer, &store_id, &other.compared, store.trust(), context)?;
-            return Err(rolled_back(&other.compared, &other.file).hint(kept::remedy(other, store)));
+            return Err(rolled_back(&other.compared, &other.file).hint(user_lists::remedy(other, store)));
         }
     }
     let own = kept(user, &store_id)?;
     if let Some(other) = others.first().filter(|_| !own.exists()) {
-        let Signed { heads, signer } = &other.signed;
+        let SignedHeads { heads, signer } = &other.signed;
         show(&other.file, heads, *signer, &store_id, &other.compared, store.trust(), context)?;
     }
     Ok(!others.is_empty())
 }
 
 /// Reads a list that a trusted key signed.
-pub(crate) fn read(file: &Path, trust: &Trust) -> Result<Signed> {
+pub(crate) fn read(file: &Path, trust: &Trust) -> Result<SignedHeads> {
     let bytes = disk::read(&RealDisk, file, BYTES_MAX).map_err(|error| Failure::io("read", file, &error))?;
     Heads::read(&bytes, trust).map_err(|error| refused(file, &error))
 }
@@ -323,10 +323,10 @@ fn show(
     let threads = compared.threads;
     let accounts = compared.accounts;
     if context.output.is_json() {
-        let differs = compared.differs.iter().map(Named::from).collect();
+        let differs = compared.differs.iter().map(ListedDifference::from).collect();
         let store_id = heads.store_id.as_str();
         let made_at = heads.made_at;
-        return context.output.record(&Verdict {
+        return context.output.record(&HeadsVerdict {
             file,
             store_id,
             same_store,

@@ -20,7 +20,7 @@ pub(crate) const CODES: &str = "codes";
 /// usually causes it, what to do, and whether a retry helps. `selvedge help codes` lists all codes.
 ///
 /// JSON: of a code, and for `codes` of each, {"code", "exit_codes":[…], "retry":"never"|"perhaps"|"helps", "meaning", "cause",
-/// "remedies":[…], "related":[…]}; of a command {"command", "text", "commands":[…]}.
+/// "remedies":[…], "related":[…]}; of a command {"command", "text", "commands":[…]}; of `usage`, which is both, all of these.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A command, an error code, or `codes`
@@ -33,26 +33,36 @@ struct Help<'a> {
     command: String,
     text: String,
     commands: Vec<&'a str>,
+    /// The error code of the same name.
+    #[serde(flatten)]
+    code: Option<&'a Page>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    let mut root = args::command();
+    root.build();
+    let mut of_code = None;
     if let [word] = args.words.as_slice() {
         if word == CODES {
             return list(context.output);
         }
-        if let Some(page) = Page::find(word) {
+        of_code = Page::find(word);
+        if let Some(page) = of_code.filter(|_| root.find_subcommand(word).is_none()) {
             return show(page, context.output);
         }
     }
-    let mut root = args::command();
-    root.build();
     let command = find(&mut root, &args.words)?;
     let text = page(&args.words).unwrap_or_else(|| command.render_long_help());
     if !context.output.is_json() {
-        return context.output.text(text.ansi().to_string().trim_end());
+        context.output.text(text.ansi().to_string().trim_end())?;
+        return of_code.map_or(Ok(()), |page| {
+            context.output.text(format!("\n{}", paint(BOLD, "The error code of this name:")))?;
+            show(page, context.output)
+        });
     }
     let commands = shown(command).map(Command::get_name).collect();
-    context.output.record(&Help { command: args.words.join(" "), text: text.to_string(), commands })
+    let help = Help { command: args.words.join(" "), text: text.to_string(), commands, code: of_code };
+    context.output.record(&help)
 }
 
 /// The text of the command's own `--help`: only clap knows when that is the short form.
@@ -157,9 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn no_command_has_the_name_of_a_code() {
+    fn only_usage_is_the_name_of_a_command_and_of_a_code() {
         let root = args::command();
         let called = |name: &str| root.find_subcommand(name).is_some();
-        assert!(!called(CODES) && !Page::all().any(|page| called(page.code)));
+        let both: Vec<&str> = Page::all().map(|page| page.code).filter(|code| called(code)).collect();
+        assert_eq!((called(CODES), both.as_slice()), (false, ["usage"].as_slice()), "help of it shows both");
     }
 }

@@ -25,9 +25,9 @@ mod nova;
 /// JSON (native), one object per file: {"file", "thread_id", "version", "outcome", "bytes", "blobs", "signers", "writable",
 /// "incomplete_accounts":[…]}, where "outcome" is "imported", "would_import", "unchanged" or "refused", then with "error". JSON
 /// (nova): {"file", "thread_id", "outcome", "version", "messages_added", "events_added", "bytes_added", "too_large",
-/// "witnessed":false, "counts":{"lines", "blank", "clean", "repaired_glued", "repaired_nul", "repaired_value", "lost", "manifests",
+/// "witnessed":false, "counts":{"lines", "blank", "clean", "repaired_joined", "repaired_nul", "repaired_value", "lost", "manifests",
 /// "parsed", "messages", "legacy", "tool_uses", "assistant_texts", "results", "opaque", "skipped_torn", "skipped_nul",
-/// "skipped_invalid", "skipped_long", "mended_text", "mended_number", "remarks":[{"line", "what"}]}}, where "outcome" may also be
+/// "skipped_invalid", "skipped_long", "replaced_text", "replaced_number", "remarks":[{"line", "what"}]}}, where "outcome" may also be
 /// "extended", "resumed", "would_extend" or "would_resume".
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -11,9 +11,9 @@ use selvedge_store_local::Access;
 
 use crate::context::{Context, User};
 use crate::error::Result;
+use crate::needs::{Need, needs};
 use crate::output::{BOLD, DIM, Output, WARN, paint};
 use crate::text::{clean, count, local, local_minute};
-use crate::waiting::{Need, needs};
 
 /// How long to wait for a commit before checking the needs, and stdout, again.
 const POLL: Duration = Duration::from_millis(500);
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = args.thread.as_ref().map(|prefix| store.resolve(prefix)).transpose()?;
     let screen =
-        Screen { store: &*store, trust: User::find()?.trust()?, output: context.output, whole: thread.is_some() };
+        InboxScreen { store: &*store, trust: User::find()?.trust()?, output: context.output, whole: thread.is_some() };
     let is_meant = |need: &Need| thread.as_ref().is_none_or(|thread| need.thread_id == *thread);
     let look = || -> Result<Vec<Need>> { Ok(needs(&*store)?.into_iter().filter(is_meant).collect()) };
     // Read before the needs: a commit in between is seen now or in the next round, never missed.
@@ -62,7 +62,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if now.is_empty() {
         context.output.tell("no pending decisions");
     }
-    now.into_iter().try_for_each(|need| screen.show(need))?;
+    for need in now {
+        screen.show(need)?;
+    }
     while args.follow && !context.output.is_closed() {
         // A dying process commits nothing: it is only noticed by polling.
         store.wait(position, POLL)?;
@@ -79,7 +81,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         let mut news: Vec<Need> = now.into_iter().filter(|need| !known.contains(&key(need)) && waits(need)).collect();
         // Oldest first; calls of one request stay in their order.
         news.sort_by_key(|need| need.since);
-        news.into_iter().try_for_each(|need| screen.show(need))?;
+        for need in news {
+            screen.show(need)?;
+        }
         (known, answered) = (keys, still);
     }
     Ok(())
@@ -96,7 +100,7 @@ fn key(need: &Need) -> (ThreadId, Option<CallId>, Timestamp, bool) {
 }
 
 /// Shows needs.
-struct Screen<'a> {
+struct InboxScreen<'a> {
     store: &'a dyn Backend,
     trust: Trust,
     output: &'a Output,
@@ -104,7 +108,7 @@ struct Screen<'a> {
     whole: bool,
 }
 
-impl Screen<'_> {
+impl InboxScreen<'_> {
     fn show(&self, mut need: Need) -> Result<()> {
         need.read_call(self.store, &self.trust);
         if self.output.is_json() { self.output.record(&need) } else { self.text(&need) }
@@ -132,7 +136,9 @@ impl Screen<'_> {
         let line = format!("{} {reason} {what}", paint(DIM, local_minute(need.since)));
         output.text(line.trim_end())?;
         if arguments.len() > 1 {
-            arguments.iter().try_for_each(|line| output.text(format_args!("    {line}")))?;
+            for line in &arguments {
+                output.text(format_args!("    {line}"))?;
+            }
         }
         let title = need.title.as_deref().map(|title| format!(" {}", clean(title))).unwrap_or_default();
         output.text(format_args!("  {}{title}", need.thread_id))?;

@@ -49,7 +49,7 @@ pub(crate) struct Args {
 
 /// What was created and what existed.
 #[derive(Debug, Serialize)]
-pub(crate) struct Made {
+pub(crate) struct InitReport {
     #[serde(serialize_with = "crate::text::in_json")]
     pub(crate) project: PathBuf,
     pub(crate) store_created: bool,
@@ -77,12 +77,12 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
 }
 
 /// Creates what is missing.
-pub(crate) fn make(project: &Path, user: &User) -> Result<Made> {
+pub(crate) fn make(project: &Path, user: &User) -> Result<InitReport> {
     user.check_apart_from(project)?;
     let (signer, key_created) = find_or_make_key(&user.signing())?;
     Trust::add(&user.trusted(), &signer.public(), OWNER, SystemClock.now())?;
     let store_created = LocalStore::init(project, Arc::new(RealDisk))?;
-    Ok(Made {
+    Ok(InitReport {
         gitignore_created: write_gitignore(&project.join(".ai").join(".gitignore"))?,
         project: project.to_owned(),
         store_created,
@@ -137,7 +137,7 @@ pub(crate) fn write_gitignore(path: &Path) -> Result<bool> {
     }
 }
 
-fn show(made: &Made, is_bare: bool, output: &Output) -> Result<()> {
+fn show(made: &InitReport, is_bare: bool, output: &Output) -> Result<()> {
     if output.is_json() {
         return output.record(made);
     }

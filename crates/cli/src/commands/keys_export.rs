@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Exported<'a> {
+struct ExportedKey<'a> {
     fingerprint: Digest,
     owner: Option<&'a str>,
     public_key: String,
@@ -43,7 +43,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         let public_key = public.to_text();
         let pem = public.to_pem();
-        return context.output.record(&Exported { fingerprint, owner: owner(&fingerprint, &trust), public_key, pem });
+        return context.output.record(&ExportedKey {
+            fingerprint,
+            owner: owner(&fingerprint, &trust),
+            public_key,
+            pem,
+        });
     }
     context.output.bytes(public.to_pem().as_bytes())?;
     context

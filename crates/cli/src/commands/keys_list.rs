@@ -22,14 +22,14 @@ use crate::text::{clean, local_minute};
 pub(crate) struct Args {}
 
 #[derive(Serialize)]
-struct Listed {
+struct KeyList {
     current: Option<Digest>,
     lost: Option<Digest>,
-    keys: Vec<Key>,
+    keys: Vec<KeyEntry>,
 }
 
 #[derive(Serialize)]
-struct Key {
+struct KeyEntry {
     fingerprint: Digest,
     owner: Option<String>,
     status: &'static str,
@@ -51,16 +51,17 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     };
     let trust = user.trust()?;
     let chain = KeyChain::load(&user.keys().chain(), &trust)?;
-    let mut keys: Vec<Key> = trust.iter().map(|(known, key)| Key::of(*known, Some(key), current, &chain)).collect();
+    let mut keys: Vec<KeyEntry> =
+        trust.iter().map(|(known, key)| KeyEntry::of(*known, Some(key), current, &chain)).collect();
     if let Some(unknown) = current.filter(|current| trust.known(current).is_none()) {
-        keys.push(Key::of(unknown, None, current, &chain));
+        keys.push(KeyEntry::of(unknown, None, current, &chain));
     }
     keys.sort_by_key(|key| (!key.current, std::cmp::Reverse(key.added_at)));
-    let listed = Listed { current, lost, keys };
+    let listed = KeyList { current, lost, keys };
     if context.output.is_json() { context.output.record(&listed) } else { show(&listed, context) }
 }
 
-impl Key {
+impl KeyEntry {
     fn of(fingerprint: Digest, known: Option<&TrustedKey>, current: Option<Digest>, chain: &KeyChain) -> Self {
         let status = match known.map(|key| key.status) {
             Some(Status::Trusted) => "trusted",
@@ -97,12 +98,12 @@ impl Key {
     }
 }
 
-fn show(listed: &Listed, context: &Context<'_>) -> Result<()> {
+fn show(listed: &KeyList, context: &Context<'_>) -> Result<()> {
     if listed.keys.is_empty() {
         context.output.tell("no keys");
     } else {
         let header = ["KEY", "STATUS", "OWNER", "ADDED", ""];
-        context.output.text(table(&header, &[], listed.keys.iter().map(Key::row)))?;
+        context.output.text(table(&header, &[], listed.keys.iter().map(KeyEntry::row)))?;
     }
     if let Some(lost) = listed.lost {
         context.output.tell(format!(

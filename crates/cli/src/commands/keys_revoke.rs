@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     context.output.text(format_args!("key {} ({}) is revoked", fingerprint.short(), crate::text::clean(owner)))?;
     let short = fingerprint.short();
     context.output.tell(format_args!("If this was a mistake: `selvedge keys trust --again {short}`"));
-    if own == Some(Own::Signs) {
+    if own == Some(OwnKey::Signs) {
         context
             .output
             .tell("`selvedge keys rotate` creates a new signing key; threads of the revoked one can't be continued.");
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 
 /// The role of one of the user's own keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Own {
+enum OwnKey {
     /// It is the signing key.
     Signs,
     /// It is the signing key, and its private half is missing.
@@ -75,12 +75,12 @@ enum Own {
     Signed,
 }
 
-fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<Own>> {
+fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<OwnKey>> {
     match KeyFolder::load(&user.signing()) {
-        Ok(signer) if signer.fingerprint() == *fingerprint => return Ok(Some(Own::Signs)),
+        Ok(signer) if signer.fingerprint() == *fingerprint => return Ok(Some(OwnKey::Signs)),
         Ok(_) => {}
         Err(_) if KeyFolder::public(&user.signing()).is_ok_and(|public| public.fingerprint() == *fingerprint) => {
-            return Ok(Some(Own::Lost));
+            return Ok(Some(OwnKey::Lost));
         }
         Err(_) => {}
     }
@@ -89,16 +89,16 @@ fn own_key(user: &User, fingerprint: &Digest) -> Result<Option<Own>> {
     let chain = KeyChain::load(&user.keys().chain(), &trust).unwrap_or_default();
     let is_kept = user.keys().retired().join(format!("{fingerprint}.pem")).symlink_metadata().is_ok();
     let is_of_chain = chain.step_from(fingerprint).is_some() || chain.step_to(fingerprint).is_some();
-    Ok((is_kept || is_of_chain).then_some(Own::Signed))
+    Ok((is_kept || is_of_chain).then_some(OwnKey::Signed))
 }
 
-fn confirm(own: Own, fingerprint: &Digest, context: &Context<'_>) -> Result<()> {
+fn confirm(own: OwnKey, fingerprint: &Digest, context: &Context<'_>) -> Result<()> {
     let short = fingerprint.short();
     let message = match own {
-        Own::Signs | Own::Lost => {
+        OwnKey::Signs | OwnKey::Lost => {
             format!("key {short} is your signing key: if it is revoked, nothing that you signed verifies any more")
         }
-        Own::Signed => format!(
+        OwnKey::Signed => format!(
             "key {short} is an earlier key of yours: if it is revoked, no thread with one of its signatures verifies any more, also \
              those that your current key continued"
         ),
@@ -107,12 +107,12 @@ fn confirm(own: Own, fingerprint: &Digest, context: &Context<'_>) -> Result<()> 
         Some("y" | "Y" | "yes") => Ok(()),
         _ => {
             let help = match own {
-                Own::Signs => "`selvedge keys rotate` creates a new key; ",
+                OwnKey::Signs => "`selvedge keys rotate` creates a new key; ",
                 // A key without its private half can't sign a rotation.
-                Own::Lost | Own::Signed => "",
+                OwnKey::Lost | OwnKey::Signed => "",
             };
             let hint = format!("{help}`selvedge keys revoke {short} --yes` revokes it");
-            Err(Failure { code: "own_key", ..Failure::usage(message) }.hint(hint))
+            Err(Failure { code: "own_key_not_confirmed", ..Failure::usage(message) }.hint(hint))
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::error::Result;
 pub(crate) struct Args {}
 
 #[derive(Serialize)]
-struct Done {
+struct RotationReport {
     from: Digest,
     to: Digest,
     resumed: bool,
@@ -41,7 +41,7 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
         Err(selvedge_log::keychain::KeyChainError::Key(error)) => return Err(user.without_key(error)),
         Err(error) => return Err(error.into()),
     };
-    let done = Done { from, to, resumed, retired: folders.retired().join(format!("{from}.pem")) };
+    let done = RotationReport { from, to, resumed, retired: folders.retired().join(format!("{from}.pem")) };
     if context.output.is_json() {
         return context.output.record(&done);
     }

@@ -12,7 +12,7 @@ use selvedge_store_local::Access;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
-use crate::gist::{event_type, gist_at_bound};
+use crate::event_summary::{event_type, summary_at_bound};
 use crate::output::{BOLD, DIM, Output, paint};
 use crate::text::local;
 
@@ -56,13 +56,13 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     // Read before the log: a commit in between is seen now or in the next round, never missed.
     let position = store.position()?;
     let left = args.limit.unwrap_or(u64::MAX);
-    let place = Place { line: 0, bytes: 0, hash: RunningHash::new(), from, left };
+    let place = LogPosition { line: 0, bytes: 0, hash: RunningHash::new(), from, left };
     if args.follow { reader.follow(place, position) } else { reader.show_from(place).map(drop) }
 }
 
 /// How far a log has been shown.
 #[derive(Clone, Debug)]
-struct Place {
+struct LogPosition {
     /// The number of the line that begins at `bytes`.
     line: u64,
     /// How many bytes have been read.
@@ -84,7 +84,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Shows the existing events, then new ones.
-    fn follow(&self, mut place: Place, mut position: u64) -> Result<()> {
+    fn follow(&self, mut place: LogPosition, mut position: u64) -> Result<()> {
         loop {
             place = self.show_from(place)?;
             loop {
@@ -109,7 +109,7 @@ impl Reader<'_> {
     }
 
     /// Shows the existing events.
-    fn show_from(&self, mut place: Place) -> Result<Place> {
+    fn show_from(&self, mut place: LogPosition) -> Result<LogPosition> {
         let failed = |error: io::Error| Failure::io("read the log of", Path::new(self.thread.as_str()), &error);
         let (head, mut reader) = self.store.transcript(self.thread)?;
         io::copy(&mut reader.by_ref().take(place.bytes), &mut io::sink()).map_err(failed)?;
@@ -136,7 +136,7 @@ impl Reader<'_> {
         if place.left > 0 && (place.bytes, place.hash.digest()) != (head.bytes, head.hash) {
             let message = format!("the log of `{}` is not what was signed", self.thread);
             let hint = format!("`selvedge verify {}` shows which versions are valid", self.thread);
-            return Err(Failure::new(Exit::Integrity, "damaged", message).hint(hint));
+            return Err(Failure::new(Exit::Integrity, "log_damaged", message).hint(hint));
         }
         Ok(place)
     }
@@ -200,12 +200,12 @@ fn readable(lines: &[Line]) -> String {
             false => "cost unknown",
         };
         let name = format!("{:<16}", event_type(&line.event));
-        let gist = gist_at_bound(&line.event, at_bound);
-        let (name, gist) = match &line.event {
-            Event::Checkpoint(_) => (paint(DIM, name), paint(DIM, gist)),
-            _ => (paint(BOLD, name), gist),
+        let summary = summary_at_bound(&line.event, at_bound);
+        let (name, summary) = match &line.event {
+            Event::Checkpoint(_) => (paint(DIM, name), paint(DIM, summary)),
+            _ => (paint(BOLD, name), summary),
         };
-        text.push_str(&format!("{:>5}  {}  {name}  {gist}\n", line.seq, paint(DIM, local(line.timestamp))));
+        text.push_str(&format!("{:>5}  {}  {name}  {summary}\n", line.seq, paint(DIM, local(line.timestamp))));
     }
     text
 }

@@ -28,13 +28,13 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Printed {
+struct PrintedPage {
     command: String,
     page: String,
 }
 
 #[derive(Serialize)]
-struct Written {
+struct ManPage {
     command: String,
     #[serde(serialize_with = "crate::text::in_json")]
     file: PathBuf,
@@ -57,7 +57,9 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 fn print(command: &Command, context: &Context<'_>) -> Result<()> {
     let page = render(command);
     if context.output.is_json() {
-        context.output.record(&Printed { command: name(command), page: String::from_utf8_lossy(&page).into_owned() })
+        context
+            .output
+            .record(&PrintedPage { command: name(command), page: String::from_utf8_lossy(&page).into_owned() })
     } else {
         context.output.bytes(&page)
     }
@@ -67,7 +69,7 @@ fn write(command: &Command, folder: &Path, context: &Context<'_>) -> Result<()> 
     let file = folder.join(format!("{}.1", name(command).replace(' ', "-")));
     fs::write(&file, render(command)).map_err(|error| Failure::io("write", &file, &error))?;
     if context.output.is_json() {
-        context.output.record(&Written { command: name(command), file })?
+        context.output.record(&ManPage { command: name(command), file })?
     } else {
         context.output.text(file.display())?
     }

@@ -2,7 +2,7 @@
 
 use selvedge::items::Config;
 use selvedge::items::config::{KnownModel, Origin};
-use selvedge::workshop::models::{Credentials, Listed};
+use selvedge::project::models::{Credentials, ListedModel};
 use serde::Serialize;
 
 use crate::config::configuration;
@@ -16,8 +16,8 @@ use crate::visible_models::registry;
 ///
 /// Shows the name to use with --model, the tier that a model is used for, its price in dollars per million tokens sent and received, its
 /// context window, the longest answer it is capable of, and the credentials: which variable, file or command has them, or what is missing.
-/// `PROVIDER:*` is a host of which no model is listed; every model that it has can be used. `config explain models.known` shows how to list
-/// a model, `config explain models.providers` how to add a host.
+/// `PROVIDER:*` is a provider without listed models; every model that it offers can be used. `config explain models.known` shows how to
+/// list a model, `config explain models.providers` how to add a provider.
 ///
 /// JSON: one object per model, {"model", "provider", "format", "base_url", "tiers", "known", "credentials", "offline", "set_in"}; "known" is
 /// its entry in the configuration, "credentials" is {"state", "from", "why"} with a state of present, missing or not_needed, and "set_in" is
@@ -31,14 +31,14 @@ pub(crate) struct Args {
 
 /// A model, and where it is set.
 #[derive(Debug, Serialize)]
-pub(crate) struct Line {
+pub(crate) struct ModelEntry {
     #[serde(flatten)]
-    pub(crate) listed: Listed,
+    pub(crate) listed: ListedModel,
     pub(crate) set_in: Option<Origin>,
 }
 
-impl Line {
-    pub(crate) fn new(listed: Listed, config: &Config) -> Self {
+impl ModelEntry {
+    pub(crate) fn new(listed: ListedModel, config: &Config) -> Self {
         let key = match &listed.known {
             Some(known) => format!("models.known.{}", known.id),
             None => format!("models.providers.{}", listed.provider),
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let config = configuration(context)?;
     let listed = registry(&config).list().into_iter();
     let listed = listed.filter(|listed| !args.usable || listed.credentials.are_there());
-    let lines: Vec<Line> = listed.map(|listed| Line::new(listed, &config)).collect();
+    let lines: Vec<ModelEntry> = listed.map(|listed| ModelEntry::new(listed, &config)).collect();
     if context.output.is_json() {
         return lines.iter().try_for_each(|line| context.output.record(line));
     }
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-fn row(listed: &Listed) -> Vec<String> {
+fn row(listed: &ListedModel) -> Vec<String> {
     let known =
         |of: fn(&KnownModel) -> Option<String>| listed.known.as_ref().and_then(of).unwrap_or_else(|| "-".to_owned());
     let price = |of: fn(&KnownModel) -> Option<String>| if listed.is_offline { "free".to_owned() } else { known(of) };

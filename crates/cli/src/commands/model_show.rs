@@ -1,11 +1,11 @@
 //! `selvedge model show`: everything that is configured about one model.
 
 use selvedge::items::config::KnownModel;
-use selvedge::workshop::OrderError;
-use selvedge::workshop::models::Credentials;
+use selvedge::project::ProjectError;
+use selvedge::project::models::Credentials;
 use serde_json::Value;
 
-use super::model_list::Line;
+use super::model_list::ModelEntry;
 use crate::config::{configuration, shown};
 use crate::context::Context;
 use crate::error::{Failure, Result};
@@ -15,8 +15,9 @@ use crate::visible_models::registry;
 
 /// Show what is configured about a model
 ///
-/// Its host, tiers, prices, window and limits, whether its credentials are there, and the file and line where it is set. A key is never
-/// shown. A model of a known host can be used without an entry of its own, but not under a spending limit: it has no price.
+/// Shows its provider, tiers, prices, context window and limits, whether its credentials are there, and the file and line where it is set.
+/// A key is never shown. A model of a configured provider can be used without an entry of its own, but not under a spending limit: it has
+/// no price.
 ///
 /// JSON: the object of `model list`.
 #[derive(Debug, clap::Args)]
@@ -32,14 +33,16 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let Some(listed) = models.show(&args.name) else {
         return Err(unknown(&args.name, &models));
     };
-    let line = Line::new(listed, &config);
+    let line = ModelEntry::new(listed, &config);
     if context.output.is_json() {
         return context.output.record(&line);
     }
-    let Line { listed, set_in } = line;
-    let show = |name: &str, text: String| match text.is_empty() {
-        true => Ok(()),
-        false => context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<11}")), clean(&text))),
+    let ModelEntry { listed, set_in } = line;
+    let show = |name: &str, text: String| {
+        if text.is_empty() {
+            return Ok(());
+        }
+        context.output.text(format_args!("  {} {}", paint(DIM, format_args!("{name:<11}")), clean(&text)))
     };
     context.output.text(paint(BOLD, clean(&listed.model)))?;
     let format = listed.format.map(|format| serde_json::to_value(format).unwrap_or_default());
@@ -79,9 +82,9 @@ fn settings(known: &KnownModel) -> Vec<(&'static str, String)> {
 }
 
 /// The failure for a model whose provider is not configured.
-pub(crate) fn unknown(name: &str, models: &selvedge::workshop::Models) -> Failure {
+pub(crate) fn unknown(name: &str, models: &selvedge::project::Models) -> Failure {
     let mut known: Vec<String> = models.list().into_iter().map(|listed| listed.provider).collect();
     known.dedup();
-    let failure = Failure::from(OrderError::NoModel { model: name.to_owned(), known });
+    let failure = Failure::from(ProjectError::NoModel { model: name.to_owned(), known });
     failure.hint("`selvedge model list` shows the models; `selvedge config explain models.providers` how to add a host")
 }

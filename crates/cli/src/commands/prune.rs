@@ -28,7 +28,7 @@ const PAGE: usize = 1000;
 /// import it into another store. A thread whose log is not what was signed is neither archived nor deleted. Nothing is ever pruned
 /// automatically.
 ///
-/// Of the remaining threads that are not running, snapshots are removed that `state_persistence.retention` does not keep
+/// Also removes old snapshots of the remaining threads that are not running, as `state_persistence.retention` says
 /// (`delete_older_than_days`, `max_checkpoints`). They are copies of what is in the log, so this needs no confirmation.
 ///
 /// JSON: one object per thread, {"thread_id", "status", "completed_at", "version", "archived", "deleted"}; "archived" is the path of

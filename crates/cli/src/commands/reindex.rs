@@ -8,7 +8,7 @@ use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::{Access, LeftOut, LocalStore, Rebuild, Reindexed};
 use serde::Serialize;
 
-use crate::commands::heads::kept;
+use crate::commands::heads::user_lists;
 use crate::context::{Context, User};
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
@@ -19,36 +19,36 @@ use crate::text::{clean, count};
 /// Every log is read whole and verified, every hash and every signature. A new database is built and replaces the old one; missing
 /// manifests are written. Refused while another process has the store open for writing. If it is interrupted, run it again.
 ///
-/// Committed bytes in the old database that are not in a log yet are written first, and pending requests are carried over. If the old
-/// database can't be read, it is set aside, and the report says what could not be carried over. No log is shortened and no deleted
-/// thread comes back: a log that does not verify, or is shorter than the old database or a signed file says, is listed and left as it
-/// is, and the exit code is 6.
+/// Committed bytes in the old database that are not in a log yet are written first, and queued requests are carried over. If the old
+/// database can't be read, it is set aside, and the report says what could not be carried over. No log is shortened and no deleted thread
+/// comes back: a log that does not verify, or is shorter than the old database or a signed file says, is listed and left as it is, and the
+/// exit code is 6.
 ///
 /// If the old database is lost and `thread.json` is older than the log, only the log itself says where it ends: a log that was cut at
 /// a checkpoint would look the same. The report says how many such threads there are. The lists of heads in your Selvedge home
 /// (`selvedge heads export`) are compared with the result: if it is behind one, the exit code is 6.
 ///
-/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "requests", "unvouched",
+/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "requests", "unconfirmed_ends",
 /// "left_out":[{"thread_id", "why", "known"}], "incomplete_accounts":[…], "notices":[…]}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
 #[derive(Serialize)]
-struct Rebuilt<'a> {
+struct ReindexReport<'a> {
     threads: u64,
     changesets: u64,
     tombstones: u64,
     finished_deletions: u64,
     drained_bytes: u64,
     requests: u64,
-    unvouched: u64,
-    left_out: Vec<Left<'a>>,
+    unconfirmed_ends: u64,
+    left_out: Vec<LeftOutThread<'a>>,
     incomplete_accounts: &'a [AccountId],
     notices: &'a [String],
 }
 
 #[derive(Serialize)]
-struct Left<'a> {
+struct LeftOutThread<'a> {
     thread_id: &'a ThreadId,
     why: &'a str,
     known: bool,
@@ -79,21 +79,23 @@ pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
     }
     // Rebuilt without its old database, a store has a new id, and its logs alone say where they end.
     let store = context.open(Access::ReadOnly)?;
-    kept::failure(&*store).map_or(Ok(()), Err)
+    user_lists::failure(&*store).map_or(Ok(()), Err)
 }
 
 fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         let left = rebuilt.left_out.iter();
-        return context.output.record(&Rebuilt {
+        return context.output.record(&ReindexReport {
             threads: rebuilt.threads,
             changesets: rebuilt.changesets,
             tombstones: rebuilt.tombstones,
             finished_deletions: rebuilt.finished_deletions,
             drained_bytes: rebuilt.drained_bytes,
             requests: rebuilt.requests,
-            unvouched: rebuilt.unvouched,
-            left_out: left.map(|left| Left { thread_id: &left.thread, why: &left.why, known: left.is_known }).collect(),
+            unconfirmed_ends: rebuilt.unconfirmed_ends,
+            left_out: left
+                .map(|left| LeftOutThread { thread_id: &left.thread, why: &left.why, known: left.is_known })
+                .collect(),
             incomplete_accounts: &rebuilt.incomplete_accounts,
             notices: &rebuilt.notices,
         });
@@ -112,10 +114,10 @@ fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
         let known = if left.is_known { "its rows in the old database are kept" } else { "it is not in the database" };
         context.output.text(format_args!("{} {}; {known}", paint(BAD, "left out:"), clean(&left.why)))?;
     }
-    if rebuilt.unvouched > 0 {
+    if rebuilt.unconfirmed_ends > 0 {
         context.output.say(format!(
             "{}: only the log itself says where it ends; a log that was cut at a checkpoint would look the same, so compare it with a backup",
-            count(rebuilt.unvouched, "thread")
+            count(rebuilt.unconfirmed_ends, "thread")
         ));
     }
     for account in &rebuilt.incomplete_accounts {
@@ -135,7 +137,7 @@ fn failure(first: &LeftOut, all: usize) -> Failure {
         1 => format!("thread `{thread}` was not indexed: {}", first.why),
         _ => format!("{all} threads were not indexed; the first is `{thread}`: {}", first.why),
     };
-    Failure::new(Exit::Integrity, "left_out", message)
+    Failure::new(Exit::Integrity, "threads_skipped", message)
         .hint(format!(
             "`selvedge verify {thread}` shows what is wrong, `selvedge doctor` what to do; its folder was not changed"
         ))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use selvedge::snapshot::{Schema, newest_of};
 use selvedge_model::ThreadId;
 use selvedge_store::{Backend, Error};
-use selvedge_store_local::{Access, Mended, Provisional, Repair};
+use selvedge_store_local::{Access, Provisional, Repair, RepairStep};
 use serde::Serialize;
 
 use crate::config::configuration;
@@ -27,7 +27,7 @@ use crate::text::{clean, count};
 /// With --from-snapshot, the loss is accepted too, and the messages and the state in the newest signed snapshot of a lost version are
 /// recovered. A snapshot is not a log, so the log marks them as provisional, with their snapshot.
 ///
-/// JSON: {"thread_id", "version", "dry_run", "repairs":[{"found", …}]}, where "found" is "foreign_bytes" ("bytes"), "manifest" and
+/// JSON: {"thread_id", "version", "dry_run", "repairs":[{"kind", …}]}, where "kind" is "foreign_bytes" ("bytes"), "manifest" and
 /// "capabilities" ("why", "aside"), "database_behind" ("database", "file"), "not_indexed" ("version"), "loss" ("from_version",
 /// "to_version", "by") or "provisional" ("log_version", "messages", "by")
 #[derive(Debug, clap::Args)]
@@ -46,11 +46,11 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Done<'a> {
+struct RepairReport<'a> {
     thread_id: &'a ThreadId,
     version: u64,
     dry_run: bool,
-    repairs: &'a [Mended],
+    repairs: &'a [RepairStep],
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -60,7 +60,12 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let from = if args.from_snapshot { snapshot_of_lost(&store, &thread, context)? } else { None };
     let repaired = store.repair_from(&thread, how, from.as_ref()).map_err(|error| proven(&store, &thread, error))?;
     context.close(Arc::new(store));
-    let done = Done { thread_id: &thread, version: repaired.version, dry_run: args.dry_run, repairs: &repaired.mended };
+    let done = RepairReport {
+        thread_id: &thread,
+        version: repaired.version,
+        dry_run: args.dry_run,
+        repairs: &repaired.mended,
+    };
     if context.output.is_json() {
         return context.output.record(&done);
     }
@@ -126,35 +131,35 @@ fn proven(store: &dyn Backend, thread: &ThreadId, error: Error) -> Failure {
     failure
 }
 
-fn sentence(mended: &Mended, dry_run: bool) -> String {
+fn sentence(mended: &RepairStep, dry_run: bool) -> String {
     let would = if dry_run { "would be " } else { "" };
     match mended {
-        Mended::ForeignBytes { bytes } => {
+        RepairStep::ForeignBytes { bytes } => {
             format!("{} after the end of the log {would}moved to a quarantine file", count(*bytes, "byte"))
         }
-        Mended::Manifest { why, aside: Some(aside) } => {
+        RepairStep::Manifest { why, aside: Some(aside) } => {
             format!("thread.json written again ({}); the old one is now {aside}", clean(why))
         }
-        Mended::Manifest { why, aside: None } => format!("thread.json {would}written again ({})", clean(why)),
-        Mended::Capabilities { why, aside: Some(aside) } => {
+        RepairStep::Manifest { why, aside: None } => format!("thread.json {would}written again ({})", clean(why)),
+        RepairStep::Capabilities { why, aside: Some(aside) } => {
             format!("capabilities.md set aside ({}) as {aside}; the next run writes a new one", clean(why))
         }
-        Mended::Capabilities { why, aside: None } => format!("capabilities.md {would}set aside ({})", clean(why)),
-        Mended::Snapshot { why, aside: Some(aside) } => {
+        RepairStep::Capabilities { why, aside: None } => format!("capabilities.md {would}set aside ({})", clean(why)),
+        RepairStep::Snapshot { why, aside: Some(aside) } => {
             format!("state.json set aside ({}) as {aside}; a later run saves a new one", clean(why))
         }
-        Mended::Snapshot { why, aside: None } => format!("state.json {would}set aside ({})", clean(why)),
-        Mended::DatabaseBehind { database, file } => {
+        RepairStep::Snapshot { why, aside: None } => format!("state.json {would}set aside ({})", clean(why)),
+        RepairStep::DatabaseBehind { database, file } => {
             format!("the database {would}updated from version {database} to {file}, where the signed log ends")
         }
-        Mended::NotIndexed { version } => {
+        RepairStep::NotIndexed { version } => {
             format!("the log, which ends at version {version}, {would}added to the database")
         }
-        Mended::Provisional { log_version, messages, by } => {
+        RepairStep::Provisional { log_version, messages, by } => {
             let what = count(*messages, "message");
             format!("{what} and the state of version {log_version} {would}recovered from {}, provisionally", clean(by))
         }
-        Mended::Loss { from_version, to_version, by } => {
+        RepairStep::Loss { from_version, to_version, by } => {
             let lost = if from_version == to_version {
                 format!("version {from_version}")
             } else {

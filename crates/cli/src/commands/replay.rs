@@ -1,6 +1,6 @@
 //! `selvedge replay`: replays a recorded thread offline, and compares every step.
 
-mod ordered;
+mod current_directive;
 mod prompt;
 
 use std::sync::Arc;
@@ -8,12 +8,13 @@ use std::sync::Arc;
 use selvedge::model::limits::Limits;
 use selvedge::model::{Event, Manifest};
 use selvedge::orchestrator::{Launcher, Orchestrator};
+use selvedge::project::Project;
 use selvedge::providers::Replay;
 use selvedge::providers::replay::Recorded;
-use selvedge::replay::{Difference, How, Recording, Report, Step, replay};
-use selvedge::workshop::Workshop;
-use selvedge::{Assignment, Engine};
+use selvedge::replay::{Difference, Recording, ReplayOptions, Report, Step, replay};
+use selvedge::{Engine, RunConfig};
 use selvedge_model::ThreadId;
+use selvedge_store::Backend;
 use selvedge_store::load::load;
 use selvedge_store_local::Access;
 use serde::Serialize;
@@ -44,9 +45,9 @@ use crate::text::{clean, count, one_line};
 /// taken from the record, with a notice, and the later runs are compared. If nothing is left to compare, that is an error with exit
 /// code 2.
 ///
-/// JSON: {"thread_id", "version", "identical", "compared", "given", "differences":[{"version", "line", "reason", "what", "recorded",
+/// JSON: {"thread_id", "version", "identical", "compared", "from_record", "differences":[{"version", "line", "reason", "what", "recorded",
 /// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what",
-/// "recorded", "now"}]}. "identical" means that no difference was found: check "compared", which may be 0. "given" is how many
+/// "recorded", "now"}]}. "identical" means that no difference was found: check "compared", which may be 0. "from_record" is how many
 /// changesets were taken from the record. "ended_at" is the version after which nothing could be compared. "prompt" lists what
 /// differs today outside of the record: "first message", "directive", "capabilities", "acknowledged", "limits" or a tool. Exits with
 /// 1 if there is a difference.
@@ -67,43 +68,43 @@ pub(crate) struct Args {
 
 /// A part of the prompt, or of what the thread was given, that differs today.
 #[derive(Debug, Serialize)]
-struct Changed {
+struct PromptChange {
     what: String,
     recorded: Value,
     now: Value,
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct ReplayReport<'a> {
     identical: bool,
     #[serde(flatten)]
     report: &'a Report,
-    prompt: &'a [Changed],
+    prompt: &'a [PromptChange],
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = store.resolve(&args.thread)?;
     super::verify::insist(&thread, &*store)?;
-    let workshop = Arc::new(running::workshop(context)?);
-    let redactor = running::redactor(&workshop);
+    let project = Arc::new(running::project(context)?);
+    let redactor = running::redactor(&project);
     let engine = Engine::new(running::options(&store, store.trust().clone()));
     let mut recording = Recording::read(&*store, &thread, store.trust())?;
     // The thread as it was created: later raises of limits are replayed.
     let mut born = load(&*store, &thread, store.trust(), Some(0))?.thread.manifest;
-    let today = ordered::today(&*store, &workshop, &born);
-    let work = assignment(&engine, &workshop, &born)?;
+    let today = current_directive::today(&*store, &project, &born);
+    let work = run_config(&engine, &project, &store, &born)?;
     let changes = prompt::differences(&*store, today.as_ref(), &born, &work, &redactor, &recording);
     if args.current_directive {
-        ordered::instead(today, &mut born, &mut recording)?;
+        current_directive::instead(today, &mut born, &mut recording)?;
     }
     born.limits = with_limits(born.limits, &mut recording, &args.limits);
-    let work = assignment(&engine, &workshop, &born)?;
+    let work = run_config(&engine, &project, &store, &born)?;
     let last_run = last_run(&recording);
     let again = |from| {
         let model = Arc::new(recorded(&recording));
-        let scopes = workshop.config.scopes.clone();
-        let how = How { work: work.clone(), model, scopes, redactor: redactor.clone(), from };
+        let scopes = project.config.scopes.clone();
+        let how = ReplayOptions { work: work.clone(), model, scopes, redactor: redactor.clone(), from };
         replay(recording.clone(), how).map_err(|error| Failure::of(&error))
     };
     let mut report = again(args.from)?;
@@ -120,7 +121,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return Err(nothing_left(&thread, from, last_run));
     }
     if context.output.is_json() {
-        context.output.record(&Record { identical: report.is_identical(), report: &report, prompt: &changes })?
+        context.output.record(&ReplayReport { identical: report.is_identical(), report: &report, prompt: &changes })?
     } else {
         show(&report, &changes, context)?
     }
@@ -160,15 +161,22 @@ fn with_limits(born: Option<Limits>, recording: &mut Recording, wanted: &[Limits
     Some(limits)
 }
 
-/// The assignment of a run of the thread today, with a launcher that starts nothing. Its model need not exist: it is not called.
-fn assignment(engine: &Engine, workshop: &Arc<Workshop>, born: &Manifest) -> Result<Assignment> {
+/// The run configuration of a run of the thread today, with a launcher that starts nothing. Its model need not exist: it is not called.
+fn run_config(engine: &Engine, project: &Arc<Project>, store: &Arc<dyn Backend>, born: &Manifest) -> Result<RunConfig> {
     let launcher: Launcher = Arc::new(|_| Err("a replay starts nothing".to_owned()));
-    let orchestrator = Orchestrator::new(engine.clone(), workshop.clone(), launcher, Arc::new(|_| Ok(())));
-    match orchestrator.assignment(born) {
+    let orchestrator = Orchestrator::new(
+        engine.clone(),
+        project.clone(),
+        launcher,
+        Arc::new(|_| Ok(())),
+        store.clone(),
+        store.clone(),
+    );
+    match orchestrator.run_config(born) {
         Err(error) if error.is_about_model() => {
-            let mut work = orchestrator.assignment(&Manifest { model: None, ..born.clone() })?;
+            let mut work = orchestrator.run_config(&Manifest { model: None, ..born.clone() })?;
             work.model_name = born.model.clone().unwrap_or(work.model_name);
-            work.price = workshop.config.models.price(&work.model_name);
+            work.price = project.config.models.price(&work.model_name);
             Ok(work)
         }
         work => Ok(work?),
@@ -185,7 +193,7 @@ fn recorded(recording: &Recording) -> Replay {
     Replay::new(recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events }))
 }
 
-fn show(report: &Report, changes: &[Changed], context: &Context<'_>) -> Result<()> {
+fn show(report: &Report, changes: &[PromptChange], context: &Context<'_>) -> Result<()> {
     let output = context.output;
     let mut version = None;
     for difference in &report.differences {
@@ -205,7 +213,7 @@ fn show(report: &Report, changes: &[Changed], context: &Context<'_>) -> Result<(
     if let Some(version) = report.ended_at {
         output.text(paint(DIM, format_args!("it diverges at version {version}; nothing after that was compared")))?;
     }
-    for Changed { what, recorded, now } in changes {
+    for PromptChange { what, recorded, now } in changes {
         output.say(format!("{what}: recorded {}, today {}", shown(Some(recorded)), shown(Some(now))));
     }
     for tool in &report.redefined {
@@ -216,7 +224,7 @@ fn show(report: &Report, changes: &[Changed], context: &Context<'_>) -> Result<(
 
 fn closing(report: &Report) -> String {
     let compared = count(report.compared, "changeset");
-    let given = count(report.given, "changeset");
+    let given = count(report.from_record, "changeset");
     let thread = &report.thread_id;
     let state = report.state_now.short();
     match (report.is_identical(), report.compared) {
@@ -237,12 +245,12 @@ const WIDTH: usize = 160;
 fn shown(value: Option<&Value>) -> String {
     match value {
         None => paint(DIM, "nothing"),
-        Some(value) => gist(value).unwrap_or_else(|| one_line(&value.to_string(), WIDTH)),
+        Some(value) => short_text(value).unwrap_or_else(|| one_line(&value.to_string(), WIDTH)),
     }
 }
 
 /// The summary of a changeset: its reason, and each event with its most informative field.
-fn gist(value: &Value) -> Option<String> {
+fn short_text(value: &Value) -> Option<String> {
     let reason = value.get("reason")?.as_str()?;
     let events = value.get("events")?.as_array()?.iter().filter_map(Value::as_object).flatten();
     let event = |(kind, payload): (&String, &Value)| {

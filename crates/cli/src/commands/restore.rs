@@ -10,12 +10,12 @@ use selvedge_store_local::disk::RealDisk;
 use serde::Serialize;
 
 use super::backup::Summary;
-use super::heads::Named;
+use super::heads::ListedDifference;
 use super::init::write_gitignore;
 use crate::context::{Context, User, threads_folder};
 use crate::error::{Exit, Failure, Result};
 use crate::output::{BAD, paint};
-use crate::project_files::{self, FOLDERS, Held};
+use crate::project_files::{self, FOLDERS, FileTotals};
 use crate::text::{clean, count};
 
 /// Create the store of this folder from a backup
@@ -26,7 +26,7 @@ use crate::text::{clean, count};
 /// one.
 ///
 /// A thread or a blob that is not what was signed is left out and listed, everything else is restored, and the exit code is 6. If the
-/// database does not match, it is rebuilt from the logs; pending requests are lost then.
+/// database does not match, it is rebuilt from the logs; queued requests are lost then.
 ///
 /// With --project, also restores the agents, directives, tools, knowledge and configuration that `selvedge backup --project`
 /// included. Their list must be signed by a key you trust and belong to this backup, and every file must match it. Nothing is
@@ -37,7 +37,7 @@ use crate::text::{clean, count};
 ///
 /// If the original store is still in use, the two diverge from here on: don't write to both.
 ///
-/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "bad":[{"thread_id", "blob",
+/// JSON: {"folder", "backup_id", "made_at", "store_format", "threads", "blobs", "bytes", "signed", "failed_checks":[{"thread_id", "blob",
 /// "file", "why", "copied"}], "project":{"files", "bytes"}, "rebuilt", "differs":[{"thread_id", "version", "how", "message"}]};
 /// "folder" is the project, "project" is null without --project, "rebuilt" says whether the database was rebuilt, and "differs" lists
 /// what is on the backup's list of heads and not in the backup.
@@ -86,24 +86,25 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         blobs: restored.blobs,
         bytes: backup.bytes,
         signed: restored.is_signed,
-        bad: &restored.bad,
+        failed_checks: &restored.failed_checks,
         project,
     };
-    let differs = restored.differs.iter().map(Named::from).collect();
-    show(&Whole { summary: &summary, rebuilt: restored.is_rebuilt, differs }, context)?;
+    let differs = restored.differs.iter().map(ListedDifference::from).collect();
+    show(&RestoreReport { summary: &summary, rebuilt: restored.is_rebuilt, differs }, context)?;
     if has_files && !args.project {
         context.output.tell(
             "The backup also includes files of the project: `--project` restores them, in a folder without a store.",
         );
     }
-    let Some(first) = restored.bad.first() else { return check_heads(&restored.differs) };
-    let left = if restored.bad.len() == 1 {
+    let Some(first) = restored.failed_checks.first() else { return check_heads(&restored.differs) };
+    let left = if restored.failed_checks.len() == 1 {
         "one object is".to_owned()
     } else {
-        format!("{} objects are", restored.bad.len())
+        format!("{} objects are", restored.failed_checks.len())
     };
     let message = format!("the rest is restored, but {left} left out; the first: {}", clean(&first.why));
-    let failure = Failure::new(Exit::Integrity, "left_out", message).detail("thread_id", first.thread_id.as_str());
+    let failure =
+        Failure::new(Exit::Integrity, "threads_skipped", message).detail("thread_id", first.thread_id.as_str());
     Err(failure.hint(match (first.blob, first.file.as_deref()) {
         (_, Some("thread.json")) => "it is derived from the log: the next command that writes creates a new one".to_owned(),
         (_, Some(_)) => {
@@ -121,11 +122,11 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 
 /// What was restored, and how.
 #[derive(Serialize)]
-struct Whole<'a> {
+struct RestoreReport<'a> {
     #[serde(flatten)]
     summary: &'a Summary<'a>,
     rebuilt: bool,
-    differs: Vec<Named<'a>>,
+    differs: Vec<ListedDifference<'a>>,
 }
 
 /// The failure if the backup lacks data that its own list of heads names.
@@ -140,18 +141,18 @@ fn check_heads(differs: &[HeadDifference]) -> Result<()> {
     Err(failure.hint("the rest is restored; look for the missing data in another backup or an export"))
 }
 
-fn show(whole: &Whole<'_>, context: &Context<'_>) -> Result<()> {
-    let Whole { summary, rebuilt, differs } = whole;
+fn show(whole: &RestoreReport<'_>, context: &Context<'_>) -> Result<()> {
+    let RestoreReport { summary, rebuilt, differs } = whole;
     if context.output.is_json() {
         return context.output.record(whole);
     }
     let held = [count(summary.threads, "thread"), count(summary.blobs, "blob")].join(", ");
     context.output.text(format_args!("{held} are restored as of {}", crate::text::local(summary.made_at)))?;
-    if let Some(Held { files, .. }) = summary.project {
+    if let Some(FileTotals { files, .. }) = summary.project {
         let files = count(files, "file");
         context.output.text(format_args!("{files} of the project's {} are back", FOLDERS.join(", ")))?;
     }
-    for bad in summary.bad {
+    for bad in summary.failed_checks {
         context.output.text(format_args!("{} {}", paint(BAD, "left out:"), clean(&bad.why)))?;
     }
     for differs in differs {

@@ -8,7 +8,7 @@ use selvedge_store::Error as StoreError;
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::running::Running;
+use crate::running::{Recording, Running};
 
 /// Resume a suspended thread, or continue one that has ended
 ///
@@ -33,15 +33,17 @@ pub(crate) struct Args {
     /// Raise a limit, recorded in the thread: turns, tokens, spend, spawns, depth or duration (seconds)
     #[arg(long, value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     raise: Vec<Limits>,
+    #[command(flatten)]
+    recording: Recording,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if args.message.as_ref().is_some_and(|message| message.trim().is_empty()) {
         return Err(Failure::usage("the message is empty").hint("give a message, or leave it out"));
     }
-    let running = Running::open(context)?;
+    let running = Running::open(context, &args.recording)?;
     let thread = super::wait::find(&*running.store, &args.thread)?;
-    let work = running.assignment(&thread)?;
+    let work = running.run_config(&thread)?;
     let input = args.message.clone().map_or_else(Input::nothing, Input::text);
     if args.raise.is_empty() {
         return running.show(context, work, |running, work, cancel, tell| {

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use selvedge::Input;
-use selvedge::workshop::{Order, OrderOptions};
+use selvedge::project::{PreparedRun, RunOptions};
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, CommitKey, DirectiveId, Message, NewThread, Role, TaskId};
 use serde_json::{Map, Value};
 
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::running::Running;
+use crate::running::{Recording, Running};
 
 /// Run a directive
 ///
@@ -43,9 +43,8 @@ pub(crate) struct Args {
     /// The model, such as `anthropic:claude-…`, or a tier: fast, general, high or max; default: that of the directive or the agent
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
-    /// Record the exact bytes of calls to models on the network in DIR, without credentials; `--model recorded:DIR` answers from them
-    #[arg(long, value_name = "DIR", conflicts_with = "detach")]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    recording: Recording,
     /// A limit of this run: turns, tokens, spend (dollars), spawns, depth or duration (seconds)
     #[arg(long = "limit", value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     limits: Vec<Limits>,
@@ -53,11 +52,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TASK")]
     task: Option<TaskId>,
     /// Run in a new process and return at once; `selvedge wait` waits for it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "record")]
     detach: bool,
     /// An idempotency key: a second run with the same key creates no new thread and returns the outcome of the first
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
+    /// Begin with the JSON object in FILE as the thread's state
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
     /// A title for the thread
     #[arg(long, value_name = "TITLE", value_parser = super::thread_rename::check_title)]
     title: Option<String>,
@@ -76,38 +78,46 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let agent = args.agent.map(AgentId::new).transpose().map_err(|error| Failure::usage(error.to_string()))?;
     let key = args.key.map(|key| CommitKey::new(format!("run:{key}"))).transpose();
     let key = key.map_err(|error| Failure::usage(error.to_string()))?;
-    let running = Running::open_recording(context, args.record.as_deref())?;
-    let options = OrderOptions {
+    let state = args.state.as_deref().map(|file| crate::input::state(context, file)).transpose()?;
+    let running = Running::open(context, &args.recording)?;
+    let options = RunOptions {
         inputs: values(args.inputs),
         agent,
         model: args.model,
         task: args.task,
         limits: crate::limit::all(&args.limits),
     };
-    let ordered = running.orchestrator.order(&directive, options);
-    let Order { mut thread, assignment, task, notices } = match ordered {
+    let ordered = running.orchestrator.prepare(&directive, options);
+    let PreparedRun { mut thread, run_config, task, notices } = match ordered {
         Ok(order) => order,
         Err(error) => {
             running.close(context);
             return Err(error.into());
         }
     };
-    notices.iter().for_each(|notice| context.output.say(notice));
+    let limits = thread.limits.as_ref().unwrap_or(&run_config.limits);
+    if let Err(error) = run_config.check_price(limits) {
+        running.close(context);
+        return Err(Failure::of(&error));
+    }
+    for notice in &notices {
+        context.output.say(notice);
+    }
     thread.title = args.title;
     if let Some(key) = &key {
         check_first(&running, key, &directive)?;
     }
+    // The task is part of the first commit: a thread that is killed at any moment still has it.
+    let input = Input::messages(vec![Message::text(Role::User, task)]).with_state(state);
     if args.detach {
         // Its tools hold the engine, which holds the store that is closed.
-        drop(assignment);
-        return detached(running, thread, task, key.as_ref(), context);
+        drop(run_config);
+        return detached(running, thread, input, key.as_ref(), context);
     }
-    running.show(context, assignment, |running, work, cancel, tell| {
-        // The task is part of the first commit: a thread that is killed at any moment still has it.
-        let messages = vec![Message::text(Role::User, task)];
+    running.show(context, run_config, |running, work, cancel, tell| {
         let (thread, is_new) = match &key {
-            Some(key) => running.engine.create_once(key, thread, messages)?,
-            None => (running.engine.create(thread, messages)?, true),
+            Some(key) => running.engine.create_once(key, thread, input)?,
+            None => (running.engine.create(thread, input)?, true),
         };
         context.output.tell(format!("thread {thread}"));
         if is_new {
@@ -134,18 +144,18 @@ fn check_first(running: &Running, key: &CommitKey, directive: &DirectiveId) -> R
 fn detached(
     running: Running,
     thread: NewThread,
-    task: String,
+    input: Input,
     key: Option<&CommitKey>,
     context: &Context<'_>,
 ) -> Result<()> {
-    let task = vec![Message::text(Role::User, task)];
-    let started = running.engine.create_detached(thread, task, key, &|thread| running.launch(thread));
+    let started = running.engine.create_detached(thread, input, key, &|thread| running.launch(thread));
     running.close(context);
     let thread = started.map_err(|error| Failure::of(&error))?;
-    match context.output.is_json() {
-        true => context.output.record(&serde_json::json!({"thread_id": thread})),
-        false => context.output.text(&thread),
-    }?;
+    if context.output.is_json() {
+        context.output.record(&serde_json::json!({"thread_id": thread}))?;
+    } else {
+        context.output.text(&thread)?;
+    }
     context.output.tell(format!("`selvedge wait {thread}` waits for it; `selvedge log {thread} --follow` follows it"));
     Ok(())
 }

@@ -39,7 +39,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Signed<'a> {
+struct SignedFile<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
     kind: &'a str,
@@ -52,6 +52,15 @@ struct Signed<'a> {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let path = context.folder.join(&args.file);
     let document = Document::read(&path, args.kind, args.id.as_deref())?;
+    write(&path, &args.file, &document, context)
+}
+
+/// Signs a file as what its path says.
+pub(crate) fn sign(path: &Path, context: &Context<'_>) -> Result<()> {
+    write(path, path, &Document::read(path, None, None)?, context)
+}
+
+fn write(path: &Path, named: &Path, document: &Document, context: &Context<'_>) -> Result<()> {
     if !document.is_signed_by_people() {
         let message = if document.is_of_store {
             format!("`{}` is a file of the store, which signs its own files", path.display())
@@ -66,17 +75,17 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     let signer = user.signer()?;
     let at = SystemClock.now().whole_seconds();
-    let (text, replaced) = signed_text(&document, &signer, at)?;
-    replace(&path, text.as_bytes())?;
+    let (text, replaced) = signed_text(document, &signer, at)?;
+    replace(path, text.as_bytes())?;
     let kind = document.kind.as_str();
     let id = document.id.as_str();
     if context.output.is_json() {
         let signer = signer.fingerprint();
-        return context.output.record(&Signed { file: &path, kind, id, signer, signed_at: at, replaced });
+        return context.output.record(&SignedFile { file: path, kind, id, signer, signed_at: at, replaced });
     }
     let again = if replaced { " again" } else { "" };
     let key = signer.fingerprint().short();
-    context.output.text(format_args!("{} is signed{again} as {kind} `{}` by key {key}", args.file.display(), clean(id)))
+    context.output.text(format_args!("{} is signed{again} as {kind} `{}` by key {key}", named.display(), clean(id)))
 }
 
 /// The file's text with a signature, and whether there was one.

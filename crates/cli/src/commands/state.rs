@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use selvedge::items::Config;
 use selvedge::items::config::TranscriptIntegrity;
-use selvedge::items::hook::Hook;
+use selvedge::items::hook::Source;
 use selvedge::snapshot::{Schema, from_log, newest};
 use selvedge_log::recovery::Mode;
 use selvedge_model::fold::Call;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::config::configuration;
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::running::workshop_of;
+use crate::running::project_of;
 use crate::text::{clean, clean_json, count};
 
 /// Show the state of a thread, now or at any version
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Folded {
+struct StateReport {
     thread_id: ThreadId,
     version: u64,
     latest_version: u64,
@@ -136,8 +136,11 @@ fn snapshot(store: &dyn Backend, thread: &ThreadId, context: &Context<'_>) -> Re
 /// The hooks of a thread's directive, which are not in its log; `None` if the directive is missing or invalid.
 fn hooks(store: &dyn Backend, thread: &ThreadId, config: Config, context: &Context<'_>) -> Option<Value> {
     let id = store.get(thread).ok()?.manifest.directive?;
-    let directive = workshop_of(config, context).ok()?.library.directive(&id).ok()?;
-    Some(directive.item.hooks.iter().flat_map(Hook::shown).collect())
+    let project = project_of(config, context).ok()?;
+    let directive = project.library.directive(&id).ok()?;
+    let hooks = project.hooks(Some(&directive.item)).ok()?;
+    let own = hooks.iter().filter(|placed| placed.source != Source::BuiltIn);
+    Some(own.flat_map(|placed| placed.hook.shown()).collect())
 }
 
 /// The failure for a version that does not exist yet, with the latest one.
@@ -148,9 +151,9 @@ fn absent_version(error: Error) -> Failure {
     }
 }
 
-fn folded(thread_id: ThreadId, loaded: Loaded) -> Folded {
+fn folded(thread_id: ThreadId, loaded: Loaded) -> StateReport {
     let Thread { manifest, version, messages, state, runs, calls, .. } = loaded.thread;
-    Folded {
+    StateReport {
         thread_id,
         version: version.unwrap_or_default(),
         latest_version: loaded.head.version,

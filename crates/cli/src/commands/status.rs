@@ -16,7 +16,7 @@ use crate::output::{BOLD, paint};
 const NEWEST: usize = 5;
 
 #[derive(Serialize)]
-struct Here {
+struct Overview {
     selvedge: &'static str,
     #[serde(serialize_with = "crate::text::in_json")]
     folder: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) fn run(context: &Context<'_>) -> Result<()> {
         None => Page { items: Vec::new(), next: None },
     };
     let next = next_steps(project.is_some() && key.is_some(), &page.items);
-    let here = Here {
+    let here = Overview {
         selvedge: env!("CARGO_PKG_VERSION"),
         folder: context.folder.clone(),
         project: project.map(|project| project.display().to_string()),
@@ -69,7 +69,7 @@ fn next_steps(ready: bool, threads: &[Summary]) -> Vec<String> {
     steps.into_iter().chain(["selvedge help".to_owned()]).collect()
 }
 
-fn show(here: &Here, page: &Page<Summary>, context: &Context<'_>) -> Result<()> {
+fn show(here: &Overview, page: &Page<Summary>, context: &Context<'_>) -> Result<()> {
     let output = context.output;
     let project = match &here.project {
         Some(project) => project.clone(),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
-use crate::running::{Running, plain_engine};
+use crate::running::{Recording, Running, plain_engine};
 
 /// Stop a thread
 ///
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Stopped<'a> {
+struct StopReport<'a> {
     thread_id: &'a ThreadId,
     status: Status,
     pid: Option<u32>,
@@ -34,7 +34,7 @@ fn stopped(engine: &Engine, thread: ThreadId, stop: Stop) -> Result<(ThreadId, s
 }
 
 pub(crate) fn run(args: &Args, stop: Stop, context: &Context<'_>) -> Result<()> {
-    let (thread, selvedge::Stopped { status, pid }) = match Running::open(context) {
+    let (thread, selvedge::Stopped { status, pid }) = match Running::open(context, &Recording::default()) {
         Ok(running) => {
             let stopped = running.resolve(&args.thread).and_then(|thread| stopped(&running.engine, thread, stop));
             running.close(context);
@@ -49,10 +49,10 @@ pub(crate) fn run(args: &Args, stop: Stop, context: &Context<'_>) -> Result<()> 
         Err(failure) => return Err(failure),
     };
     if context.output.is_json() {
-        return context.output.record(&Stopped { thread_id: &thread, status, pid });
+        return context.output.record(&StopReport { thread_id: &thread, status, pid });
     }
     match status {
         Status::Running => context.output.text(format_args!("{thread} is stopping")),
-        status => context.output.text(format_args!("{thread} is {status}")),
+        status => context.output.text(format_args!("{thread} {}", status.in_words())),
     }
 }

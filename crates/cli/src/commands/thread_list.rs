@@ -1,6 +1,6 @@
 //! `selvedge thread list`: threads, newest first.
 
-use selvedge_engine::standing::Standing;
+use selvedge_engine::thread_state::ThreadState;
 use selvedge_model::limits::whole;
 use selvedge_model::{AgentId, DirectiveId, Status};
 use selvedge_store::{Cursor, Filter, Page, Summary};
@@ -69,7 +69,7 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct ListedThread {
     threads: Vec<Value>,
     next: Option<Cursor>,
 }
@@ -77,7 +77,7 @@ struct Listed {
 /// A thread in a list: one whose process died is stalled.
 pub(crate) fn listed(summary: &Summary) -> Value {
     let mut shown = serde_json::to_value(summary).unwrap_or_default();
-    shown["status"] = json!(Standing::from(summary));
+    shown["status"] = json!(ThreadState::from(summary));
     shown
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn listed(summary: &Summary) -> Value {
 pub(crate) fn show(page: &Page<Summary>, output: &Output) -> Result<()> {
     if output.is_json() {
         let threads = page.items.iter().map(listed).collect();
-        return output.record(&Listed { threads, next: page.next });
+        return output.record(&ListedThread { threads, next: page.next });
     }
     if page.items.is_empty() {
         return Ok(());
@@ -95,7 +95,7 @@ pub(crate) fn show(page: &Page<Summary>, output: &Output) -> Result<()> {
         vec![
             manifest.thread_id.to_string(),
             manifest.agent_id.to_string(),
-            Standing::from(summary).to_string(),
+            ThreadState::from(summary).to_string(),
             version.to_string(),
             local_minute(manifest.updated_at),
             one_line(manifest.title.as_deref().unwrap_or_default(), line_width()),

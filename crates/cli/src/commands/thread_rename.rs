@@ -15,7 +15,7 @@ const TITLE_BYTES_MAX: usize = 1000;
 
 /// Change the title of a thread
 ///
-/// While another process holds the thread, the request is queued in the thread's inbox, and that process applies it.
+/// While another process holds the thread, the request is queued, and that process applies it.
 ///
 /// JSON: {"thread_id", "title", "version", "queued"}; if "queued" is true, "version" is null.
 #[derive(Debug, clap::Args)]

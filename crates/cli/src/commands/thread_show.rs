@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use selvedge::Outcome;
 use selvedge_engine::ledger::audit::{self, Cause};
 use selvedge_engine::outcome::of_thread;
-use selvedge_engine::standing::Standing;
+use selvedge_engine::thread_state::ThreadState;
 use selvedge_legacy::nova::Origin;
 use selvedge_log::Head;
 use selvedge_model::limits::Limits;
@@ -17,9 +17,9 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::error::Result;
 use crate::imported;
+use crate::needs::{self, Need};
 use crate::output::{BOLD, Output, paint};
-use crate::text::{clean, count, incomplete, key, local, spent};
-use crate::waiting::{self, Need};
+use crate::text::{clean, count, grouped, incomplete, key, local, spent};
 
 /// Show the details of a thread
 ///
@@ -27,7 +27,7 @@ use crate::waiting::{self, Need};
 ///
 /// JSON: {"thread_id", "agent_id", "status", "version", "title", "created_at", "updated_at", "cost", …, "head":{"version", "lines",
 /// "bytes", "hash", "epoch", "signer", …}, "folder", "chain":[ID…], "children":[ID…], "runs":[…], "requests":[…], "incomplete" (true
-/// if postings of its account are missing), "incomplete_cause" ("not_here" or "lost"), "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why",
+/// if postings of its account are missing), "incomplete_cause" ("not_in_store" or "lost"), "imported":{"format", "source", "at", "witnessed"}, "needs":{"reason", "code", "why",
 /// "commands":[TEXT…], …}, "outcome":{…} (as the last object of `selvedge run`)}. Empty fields are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct ThreadDetails {
     #[serde(flatten)]
     summary: Summary,
     head: Head,
@@ -61,7 +61,7 @@ struct Shown {
     outcome: Option<Outcome>,
     /// Replaces the status of the registry: a thread whose process died is stalled.
     #[serde(skip)]
-    standing: Standing,
+    standing: ThreadState,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -77,17 +77,17 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     show(&shown, &key, context.output)
 }
 
-fn look(thread: &ThreadId, store: &dyn Backend) -> Result<Shown> {
+fn look(thread: &ThreadId, store: &dyn Backend) -> Result<ThreadDetails> {
     let ids = |summaries: Vec<Summary>| summaries.into_iter().map(|summary| summary.manifest.thread_id).collect();
     let summary = store.get(thread)?;
     let account = store.account(&summary.manifest.chain_root_id)?;
     let incomplete_cause = account.map(|account| audit::cause(store, &account)).transpose()?.flatten();
-    Ok(Shown {
+    Ok(ThreadDetails {
         outcome: of_thread(store, store.trust(), &summary).ok(),
         incomplete: incomplete_cause.is_some(),
         incomplete_cause,
-        standing: Standing::from(&summary),
-        needs: waiting::need_of(store, &summary),
+        standing: ThreadState::from(&summary),
+        needs: needs::need_of(store, &summary),
         summary,
         head: store.head(thread)?,
         folder: store.location(thread),
@@ -99,7 +99,7 @@ fn look(thread: &ThreadId, store: &dyn Backend) -> Result<Shown> {
     })
 }
 
-fn show(shown: &Shown, key: &str, output: &Output) -> Result<()> {
+fn show(shown: &ThreadDetails, key: &str, output: &Output) -> Result<()> {
     let Summary { manifest, version, .. } = &shown.summary;
     let optional = |value: Option<&str>| value.map(clean);
     let listed = |ids: &[ThreadId]| {
@@ -145,7 +145,7 @@ fn next(need: &Need) -> Option<String> {
 
 /// Limits, on one line.
 fn limits(limits: &Limits) -> String {
-    let number = |name: &str, most: Option<u64>| most.map(|most| format!("{name} {most}"));
+    let number = |name: &str, most: Option<u64>| most.map(|most| format!("{name} {}", grouped(most)));
     let limits_text = [
         number("turns", limits.turns),
         number("tokens", limits.tokens),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use selvedge::items::Layer;
+use selvedge::items::capability::short;
 use selvedge::items::library::{Entry, Kind};
 use selvedge::model::{Tool, ToolSpec};
 use selvedge::orchestrator::thread_tools;
-use selvedge::workshop::{OrderError, Workshop};
+use selvedge::project::{Project, ProjectError};
 use selvedge_model::DirectiveId;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::items::{description, layer};
 use crate::output::table;
-use crate::running::workshop;
+use crate::running::project;
 use crate::text::clean;
 
 /// List the built-in tools and the commands declared in .ai/tools
@@ -32,7 +33,7 @@ use crate::text::clean;
 pub(crate) struct Args {}
 
 #[derive(Serialize)]
-struct Line {
+struct ToolEntry {
     #[serde(flatten)]
     entry: Entry,
     tool: Option<ToolSpec>,
@@ -40,17 +41,17 @@ struct Line {
 }
 
 pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
-    let workshop = workshop(context)?;
-    let declared = workshop.library.list(Kind::Tool)?;
+    let project = project(context)?;
+    let declared = project.library.list(Kind::Tool)?;
     let is_hidden = |name: &str| declared.iter().any(|entry| entry.id.rsplit('/').next() == Some(name));
-    let built_in = workshop.built_in_tools()?.into_iter().map(|tool| tool.spec().clone());
+    let built_in = project.built_in_tools()?.into_iter().map(|tool| tool.spec().clone());
     let built_in = built_in.chain(thread_tools()).map(|spec| {
         let id = spec.name.clone();
         let hidden = is_hidden(&spec.name);
-        Line { entry: Entry { id, layer: Layer::BuiltIn, hidden, link: None }, tool: Some(spec), error: None }
+        ToolEntry { entry: Entry { id, layer: Layer::BuiltIn, hidden, link: None }, tool: Some(spec), error: None }
     });
-    let mut lines: Vec<Line> = built_in.collect();
-    lines.extend(declared.into_iter().map(|entry| line(entry, &workshop)));
+    let mut lines: Vec<ToolEntry> = built_in.collect();
+    lines.extend(declared.into_iter().map(|entry| line(entry, &project)));
     if context.output.is_json() {
         return lines.iter().try_for_each(|line| context.output.record(line));
     }
@@ -58,23 +59,23 @@ pub(crate) fn run(Args {}: Args, context: &Context<'_>) -> Result<()> {
     context.output.text(table(&header, &[], lines.iter().map(row)))
 }
 
-fn line(entry: Entry, workshop: &Workshop) -> Line {
+fn line(entry: Entry, project: &Project) -> ToolEntry {
     if entry.hidden {
-        return Line { entry, tool: None, error: None };
+        return ToolEntry { entry, tool: None, error: None };
     }
-    match declared(&entry, workshop) {
-        Ok(tool) => Line { entry, tool: Some(tool.spec().clone()), error: None },
-        Err(error) => Line { entry, tool: None, error: Some(Failure::from(error).to_value()) },
+    match declared(&entry, project) {
+        Ok(tool) => ToolEntry { entry, tool: Some(tool.spec().clone()), error: None },
+        Err(error) => ToolEntry { entry, tool: None, error: Some(Failure::from(error).to_value()) },
     }
 }
 
-fn declared(entry: &Entry, workshop: &Workshop) -> Result<Arc<dyn Tool>, OrderError> {
+fn declared(entry: &Entry, project: &Project) -> Result<Arc<dyn Tool>, ProjectError> {
     let id = entry.readable().and_then(|()| Ok(DirectiveId::new(&entry.id)?));
-    let id = id.map_err(OrderError::Item)?;
-    workshop.declared_tool(&id)
+    let id = id.map_err(ProjectError::Item)?;
+    project.declared_tool(&id)
 }
 
-fn row(line: &Line) -> Vec<String> {
+fn row(line: &ToolEntry) -> Vec<String> {
     let from = layer(&line.entry).to_owned();
     let text = description(line.tool.as_ref().map(|tool| tool.description.as_str()), line.error.as_ref());
     let Some(tool) = &line.tool else {
@@ -83,5 +84,5 @@ fn row(line: &Line) -> Vec<String> {
     let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
     let class = word(json!(tool.class));
     let risk = word(json!(tool.risk));
-    vec![clean(&tool.name), from, class, risk, clean(&tool.capability), text]
+    vec![clean(&tool.name), from, class, risk, clean(short(&tool.capability)), text]
 }

@@ -10,7 +10,7 @@ use crate::error::{Failure, Result};
 use crate::new_file::write_item;
 use crate::scaffold;
 
-/// Write a new tool to .ai/tools
+/// Create a tool file in .ai/tools
 ///
 /// The file declares a program that a model can call; every field has a comment, and the tool works as it is. An existing file is never
 /// overwritten.
@@ -18,12 +18,12 @@ use crate::scaffold;
 /// JSON: {"tool", "file"}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its name: a-z, 0-9, `_` and `-`, in folders if it has `/`
+    /// The tool's name: a-z, 0-9, `_` and `-`; `/` for subfolders
     name: DirectiveId,
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct CreatedTool<'a> {
     tool: &'a DirectiveId,
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let file = project.join(".ai/tools").join(format!("{}.yaml", args.name));
     write_item(&project, &file, &text)?;
     if context.output.is_json() {
-        return context.output.record(&Written { tool: &args.name, file: &file });
+        return context.output.record(&CreatedTool { tool: &args.name, file: &file });
     }
     context.output.text(file.display())?;
     context.output.tell("Next: edit it; `selvedge tool list` shows it, and a directive allows it under `permissions`");

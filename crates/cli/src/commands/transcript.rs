@@ -10,7 +10,7 @@ mod terminal;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
-use selvedge_engine::transcript_entries::{Scope, entries};
+use selvedge_engine::transcript_entries::{EntryScope, entries};
 use selvedge_store_local::Access;
 
 use self::markdown::Markdown;
@@ -26,8 +26,8 @@ const BLOB_BYTES_MAX: usize = 256 << 10;
 
 /// Show a conversation: messages, tool calls and results, costs
 ///
-/// Messages are whole. What was too large for a line of the log is read back, at most 256 KiB of each; if there is more, it is said, with the
-/// command that shows all of it. The log is verified on the way: one that was edited is refused.
+/// Messages are whole. What was too large for a line of the log is read back, at most 256 KiB of each; if there is more, a note names the
+/// command that shows all of it. The log is verified while it is read: an edited one is refused.
 ///
 /// On a terminal it is shown in a pager: the one in PAGER, else `less -R`. In a pipe, or with -o, it is Markdown.
 ///
@@ -36,7 +36,7 @@ const BLOB_BYTES_MAX: usize = 256 << 10;
 /// "result", "image" or "opaque"; its "text" is whole unless it has "bytes_left_out" or "unreadable"; "blob" names the blob that has all of it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Any unique beginning of the thread's id or its hex
+    /// The thread: any unique prefix of its id or of its hex suffix
     thread: String,
     /// Every thread of its chain, from the first to the last
     #[arg(long)]
@@ -52,17 +52,17 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let store = context.open(Access::ReadOnly)?;
     let thread = super::wait::find(&*store, &args.thread)?;
-    let scope = Scope { chain: args.chain, blob_bytes_max: BLOB_BYTES_MAX };
+    let scope = EntryScope { chain: args.chain, blob_bytes_max: BLOB_BYTES_MAX };
     let found = entries(&*store, &User::find()?.trust()?, &thread, scope)?;
     let output = context.output;
     if let Some(file) = args.output.as_ref().map(|file| context.folder.join(file)) {
         let text = page::page(&found, Markdown::default());
         new_file::write(&file, text.as_bytes(), 0o600)?;
         let bytes = count(text.len() as u64, "byte");
-        return match output.is_json() {
-            true => output.record(&serde_json::json!({"thread_id": thread, "file": file.display().to_string()})),
-            false => output.text(format_args!("the transcript of {thread} is in {}: {bytes}", file.display())),
-        };
+        if output.is_json() {
+            return output.record(&serde_json::json!({"thread_id": thread, "file": file.display().to_string()}));
+        }
+        return output.text(format_args!("the transcript of {thread} is in {}: {bytes}", file.display()));
     }
     if output.is_json() {
         return found.iter().try_for_each(|entry| output.record(entry));

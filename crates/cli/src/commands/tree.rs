@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use selvedge_engine::chain::{Link, Tree, get_tree};
 use selvedge_engine::ledger::audit::{self, Cause};
-use selvedge_engine::standing::Standing;
+use selvedge_engine::thread_state::ThreadState;
 use selvedge_store::Backend;
 use selvedge_store_local::Access;
 use serde_json::Value;
@@ -12,9 +12,9 @@ use serde_json::Value;
 use crate::commands::wait::standing;
 use crate::context::Context;
 use crate::error::{Failure, Result};
+use crate::needs::{self, Need};
 use crate::output::{BOLD, DIM, WARN, paint};
 use crate::text::{count, spent};
-use crate::waiting::{self, Need};
 
 /// How long to wait for a commit before checking stdout, and whether running processes are alive.
 const POLL: Duration = Duration::from_millis(500);
@@ -66,7 +66,7 @@ fn show(tree: &Tree, store: &dyn Backend, context: &Context<'_>) -> Result<()> {
         return context.output.record(&in_json(tree, store));
     }
     let mut lines = vec![line(tree, store)];
-    if tree.outcome.status == Standing::Stalled {
+    if tree.outcome.status == ThreadState::Stalled {
         lines.extend(need(tree, store).map(|need| paint(WARN, need.sentence())));
     }
     lines.extend(unknown_calls(tree, store));
@@ -90,13 +90,13 @@ fn branch(tree: &Tree, before: &str, store: &dyn Backend, lines: &mut Vec<String
 
 /// What a child waits for, if it waits for a person.
 fn need(child: &Tree, store: &dyn Backend) -> Option<Need> {
-    waiting::need_of(store, &store.get(&child.outcome.thread_id).ok()?)
+    needs::need_of(store, &store.get(&child.outcome.thread_id).ok()?)
 }
 
 /// The calls of a thread whose outcome is unknown.
 fn unknown_needs(tree: &Tree, store: &dyn Backend) -> Vec<Need> {
     let Ok(thread) = store.get(&tree.outcome.thread_id) else { return Vec::new() };
-    waiting::unknown_calls(store, store.trust(), &thread)
+    needs::unknown_calls(store, store.trust(), &thread)
 }
 
 /// The same, line by line.
@@ -117,7 +117,7 @@ fn line(tree: &Tree, store: &dyn Backend) -> String {
     let (end, earlier) = ids.split_last().map_or(("", &[][..]), |(end, earlier)| (end.as_str(), earlier));
     let earlier: String = earlier.iter().map(|id| format!("{id} → ")).collect();
     let missing = match incomplete_cause(tree, store) {
-        Some(Cause::NotHere) => ", incomplete: logs are not here",
+        Some(Cause::NotInStore) => ", incomplete: logs are not in this store",
         Some(Cause::Lost) => ", incomplete: postings were lost",
         None => "",
     };
@@ -134,5 +134,5 @@ fn incomplete_cause(tree: &Tree, store: &dyn Backend) -> Option<Cause> {
     let account = store.account(root).ok().flatten();
     let own = account.and_then(|account| audit::cause(store, &account).ok().flatten());
     let below = || tree.children.iter().find_map(|child| incomplete_cause(child, store));
-    Some(own.or_else(below).unwrap_or(Cause::NotHere))
+    Some(own.or_else(below).unwrap_or(Cause::NotInStore))
 }

@@ -1,12 +1,12 @@
 //! `selvedge verify`: verifies signatures, and says what they prove and what not. Writes nothing.
 //!
-//! - `verdict`: the verdict on one thread, as text and JSON. `statement`: signed checkpoints. `mates`: threads that were committed
+//! - `verdict`: the verdict on one thread, as text and JSON. `statement`: signed checkpoints. `committed_together`: threads that were committed
 //!   together, compared.
 //! - `archive`: the verdict on an exported thread. `document`: the verdict on one signed document.
 
 mod archive;
+mod committed_together;
 pub(crate) mod document;
-mod mates;
 mod statement;
 mod verdict;
 
@@ -24,7 +24,7 @@ use crate::error::{Exit, Failure, Result};
 use crate::imported;
 use crate::text::count;
 use statement::Statement;
-use verdict::Checked;
+use verdict::ThreadVerdict;
 
 /// How many threads are listed at once.
 const PAGE: usize = 1000;
@@ -37,13 +37,13 @@ const PAGE: usize = 1000;
 /// `repair --accept-loss` stay listed. With --all, logs that were committed together are also compared with each other. For a thread
 /// that was imported without the rest of its family, the missing threads are listed.
 ///
-/// An exported archive is verified without a store, with the key that --key names and those of its chain, or, if its name ends in
-/// `.tar`, with the keys you trust: `selvedge verify FILE --key PUBLIC.pem`. Any key of the signer's chain is enough, old or new: the
+/// An exported archive is verified without a store, with the key that --public-key names and those of its chain, or, if its name ends in
+/// `.tar`, with the keys you trust: `selvedge verify FILE --public-key PUBLIC.pem`. Any key of the signer's chain is enough, old or new: the
 /// archive contains the rotations, each signed by both keys. It contains those up to the day it was made: an archive from before a
 /// rotation is verified with an earlier key.
 ///
 /// With --document, verifies one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's or Rye's format. It must be
-/// signed as the kind and id that follow from its path, or as --kind and --id say, by a key you trust, or by --key.
+/// signed as the kind and id that follow from its path, or as --kind and --id say, by a key you trust, or by --public-key.
 ///
 /// With --heads, no signature is verified: the store is compared with a list of heads that was kept elsewhere, as by `selvedge heads
 /// verify`. This detects that a whole store was rolled back.
@@ -73,11 +73,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["threads", "all", "explain"])]
     document: Option<PathBuf>,
     /// Compare with a list of `selvedge heads export` instead, to detect a rollback
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["explain", "document", "key"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["explain", "document", "public_key"])]
     heads: Option<PathBuf>,
     /// Trust this public key only, instead of those you trust
     #[arg(long, value_name = "PUBLIC.pem", conflicts_with = "all")]
-    key: Option<PathBuf>,
+    public_key: Option<PathBuf>,
     /// The kind that the document must be signed as; default: from its path
     #[arg(long, value_name = "KIND", requires = "document", value_parser = parse_kind)]
     kind: Option<DocumentKind>,
@@ -88,10 +88,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if let Some(file) = &args.document {
-        let key = args.key.as_deref();
+        let key = args.public_key.as_deref();
         let kind = args.kind;
         let id = args.id.as_deref();
-        return document::run(document::Asked { file, key, kind, id }, context);
+        return document::run(document::DocumentRequest { file, key, kind, id }, context);
     }
     if let Some(list) = &args.heads {
         return super::heads::check(Some(list), &args.threads, context);
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     bar.finish_and_clear();
     let has_come_to = |thread: &ThreadId, version| store.get(thread).is_ok_and(|now| now.version >= version);
-    mates::compare(
+    committed_together::compare(
         &mut checked,
         has_come_to,
         // A thread that was imported without its family does not prove that the others were ever here.
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     } else if !context.output.is_json() {
         context.output.text(verdict::closing(&checked))?;
     }
-    let failures: Vec<Failure> = checked.iter().filter_map(Checked::failure).collect();
+    let failures: Vec<Failure> = checked.iter().filter_map(ThreadVerdict::failure).collect();
     conclude(failures, checked.len(), || {
         let first = checked.iter().find(|one| !one.is_sound()).map_or("THREAD", |one| one.thread().as_str());
         format!("`selvedge verify {first} --explain` shows what is still proven")
@@ -165,14 +165,14 @@ fn every(store: &dyn Backend) -> Result<Vec<ThreadId>> {
         cursor = page.next;
         if cursor.is_none() {
             // Also those that are not in the database.
-            threads.extend(store.strays()?);
+            threads.extend(store.unindexed()?);
             return Ok(threads);
         }
     }
 }
 
 /// Verifies one thread. An unreadable one gets a verdict too, so that the others get theirs.
-fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> Checked {
+fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> ThreadVerdict {
     let mut statements = Vec::new();
     let mut keep = |entry: &Entry| {
         if explain {
@@ -182,7 +182,7 @@ fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> Checked {
     let verdict = store.verify(&thread, &mut keep);
     let file = store.location(&thread).join("transcript.jsonl");
     let origin = imported::find(store, &thread);
-    Checked::new(thread, file, verdict, explain.then_some(statements), store.trust()).imported(origin)
+    ThreadVerdict::new(thread, file, verdict, explain.then_some(statements), store.trust()).imported(origin)
 }
 
 /// Fails unless the log of a thread is what was signed.
@@ -191,7 +191,7 @@ pub(crate) fn insist(thread: &ThreadId, store: &dyn Backend) -> Result<()> {
 }
 
 /// The threads that the log of an imported thread names, and that are missing here.
-fn absent_mates(one: &Checked, store: &dyn Backend) -> Result<Vec<(ThreadId, u64)>> {
+fn absent_mates(one: &ThreadVerdict, store: &dyn Backend) -> Result<Vec<(ThreadId, u64)>> {
     let mut absent = Vec::new();
     if !store.is_imported(one.thread()) {
         return Ok(absent);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use selvedge::Outcome;
 use selvedge::tools::ProcessGroups;
-use selvedge_engine::standing::Standing;
+use selvedge_engine::thread_state::ThreadState;
 use selvedge_engine::wait::wait_threads;
-use selvedge_model::{Cancel, Status, ThreadId};
+use selvedge_model::{Status, ThreadId};
 use selvedge_store::{Backend, Error as StoreError};
 use selvedge_store_local::Access;
 
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         None => configuration(context)?.coordination.wait_threads.default_timeout,
     };
     let timeout = Duration::from_secs_f64(timeout.clamp(0.0, SECONDS_MAX));
-    let waited = wait_threads(&*store, store.trust(), &ProcessGroups, &threads, timeout, &Cancel::new());
+    let waited = wait_threads(&*store, store.trust(), &ProcessGroups, &threads, timeout);
     let waited = waited.map_err(|error| Failure::of(&error))?;
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
     if context.output.is_json() {
@@ -88,11 +88,11 @@ fn show(outcome: &Outcome, context: &Context<'_>) -> Result<()> {
 }
 
 /// The status of a thread, coloured.
-pub(crate) fn standing(standing: Standing) -> String {
+pub(crate) fn standing(standing: ThreadState) -> String {
     match standing {
-        Standing::Is(Status::Completed) => paint(GOOD, standing),
-        Standing::Is(Status::Created | Status::Running | Status::Continued) => standing.to_string(),
-        Standing::Is(Status::Suspended | Status::Cancelled) | Standing::Timeout | Standing::Interrupted => {
+        ThreadState::Is(Status::Completed) => paint(GOOD, standing),
+        ThreadState::Is(Status::Created | Status::Running | Status::Continued) => standing.to_string(),
+        ThreadState::Is(Status::Suspended | Status::Cancelled) | ThreadState::Timeout | ThreadState::Interrupted => {
             paint(WARN, standing)
         }
         _ => paint(BAD, standing),
@@ -104,21 +104,21 @@ pub(crate) fn ended(store: &dyn Backend, outcome: &Outcome) -> Result<()> {
     let thread = &outcome.thread_id;
     let why = outcome.why.as_deref().unwrap_or("no process is running it");
     match (outcome.status, outcome.status.status()) {
-        (Standing::NotFound, _) => Err(StoreError::NoThread(thread.to_string()).into()),
-        (Standing::Deleted, _) => {
+        (ThreadState::NotFound, _) => Err(StoreError::NoThread(thread.to_string()).into()),
+        (ThreadState::Deleted, _) => {
             Err(Failure::new(Exit::Failed, "wait_deleted", format!("thread `{thread}` was deleted"))
                 .hint("`selvedge thread list` lists the threads"))
         }
-        (Standing::Unverified, _) => {
+        (ThreadState::Unverified, _) => {
             let code = if outcome.code.as_deref() == Some("untrusted_key") { "untrusted_key" } else { "integrity" };
             Err(Failure::new(Exit::Integrity, code, format!("the outcome of `{thread}` is not shown: {why}"))
                 .hint(format!("`selvedge verify {thread} --explain` shows which versions are valid")))
         }
-        (Standing::Stalled, _) => {
+        (ThreadState::Stalled, _) => {
             Err(Failure::new(Exit::Failed, "thread_stalled", format!("`{thread}` is stalled: {why}"))
                 .hint(hints::stalled(store, thread)))
         }
-        (Standing::Timeout | Standing::Interrupted, _) | (_, None) => {
+        (ThreadState::Timeout | ThreadState::Interrupted, _) | (_, None) => {
             let message = format!("`{thread}` had not ended before the timeout: {why}");
             let failure = Failure { retryable: true, ..Failure::new(Exit::Failed, "wait_timeout", message) };
             Err(failure.hint(format!(

@@ -46,7 +46,7 @@ fn the_same_key_and_request_return_the_first_answer() {
     assert_eq!(keyed(HELLO).json()["replayed"], false);
     let again = keyed(HELLO).json();
     assert_eq!((&again["replayed"], &again["version"]), (&true.into(), &1.into()));
-    keyed(r#"{"reason":"Lifecycle"}"#).error(5, "key_reused");
+    keyed(r#"{"reason":"Lifecycle"}"#).error(5, "idempotency_key_reused");
     assert_eq!(sandbox.run(&["thread", "show", &thread, "--json"]).json()["version"], 1);
 }
 
@@ -61,10 +61,10 @@ fn invalid_input_is_explained_with_a_minimal_valid_example() {
         (b"{\"reason\":\"UserMessage\"} {}", "json_syntax", "not JSON"),
         (b"{\"reason\":\"UserMessage\",\"reason\":\"Lifecycle\"}", "json_duplicate_key", "`reason` appears twice"),
         (b"{\"reason\":\"User\xffMessage\"}", "json_not_utf8", "byte 15"),
-        (b"{\"reason\":\"Whatever\"}", "json_form", "`UserMessage`"),
-        (b"{\"reason\":\"UserMessage\",\"messges\":[]}", "json_form", "`messges`"),
-        (b"{\"reason\":\"UserMessage\",\"events\":[]}", "json_form", "`events`"),
-        (b"[]", "json_form", "struct Changeset"),
+        (b"{\"reason\":\"Whatever\"}", "json_invalid_fields", "`UserMessage`"),
+        (b"{\"reason\":\"UserMessage\",\"messges\":[]}", "json_invalid_fields", "`messges`"),
+        (b"{\"reason\":\"UserMessage\",\"events\":[]}", "json_invalid_fields", "`events`"),
+        (b"[]", "json_invalid_fields", "struct Changeset"),
         (deep.as_bytes(), "json_too_deep", "64"),
     ];
     for (input, code, word) in cases {
@@ -150,7 +150,7 @@ fn a_run_that_another_program_records_is_not_changed_by_any_command() {
     sandbox.run(&["wait", &thread, "--timeout", "0.7", "--json"]).error_beside_data(1, "wait_timeout");
     assert_eq!(sandbox.run(&["budget", &thread]).code, Some(0));
     assert_eq!(sandbox.run(&["inbox", "--json"]).records().len(), 0);
-    assert!(!sandbox.run(&["doctor", "--json"]).stdout.contains("left_running"));
+    assert!(!sandbox.run(&["doctor", "--json"]).stdout.contains("thread_stalled"));
     for verb in [&["cancel"][..], &["kill"], &["resume"], &["send"]] {
         let said: &[&str] = if verb == ["send"] { &["hello"] } else { &[] };
         let error = sandbox.run(&[verb, &[&thread], said, &["--json"]].concat()).error(4, "not_runnable");
@@ -190,7 +190,7 @@ fn a_thread_of_another_key_can_not_be_continued() {
     // The rows were sealed with the other key, and could as well be anything.
     append().error(6, "row_unsealed");
     assert_eq!(sandbox.run(&["reindex"]).code, Some(0));
-    append().error(4, "other_signer");
+    append().error(4, "wrong_signer");
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
 }
 

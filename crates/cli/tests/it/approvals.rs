@@ -189,14 +189,14 @@ fn killed_again_and_again_during_its_approval_a_call_is_made_once() {
     });
     put(&sandbox, ".ai/tools/pay.yaml", &tool.to_string());
     let thread = waiting(&sandbox);
-    let mut patience = 1;
+    let mut retries = 1;
     for _ in 0..60 {
         // Recorded decisions are not requested again; then the thread has to be resumed.
         let is_asked = |need: &Value| need["reason"] == "approval" && need["call_id"].is_string();
         let verb: &[&str] = if inbox(&sandbox).iter().any(is_asked) { &["approve", "--all"] } else { &["resume"] };
         let mut child = sandbox.command(&[verb, &[&thread]].concat()).stdin(Stdio::null()).spawn().unwrap();
-        thread::sleep(Duration::from_millis(patience));
-        patience += 4 + patience / 8;
+        thread::sleep(Duration::from_millis(retries));
+        retries += 4 + retries / 8;
         child.kill().unwrap();
         child.wait().unwrap();
         if status(&sandbox, &thread) == "completed" {
@@ -227,8 +227,8 @@ fn the_first_decision_counts_also_when_it_is_repeated() {
     assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 1));
     ended(&sandbox.run(&["approve", "--all", &thread, "--json"]));
     assert_eq!(paid(&sandbox).len(), 2);
-    sandbox.run(&["approve", "--all", &thread, "--json"]).error(3, "no_open_call");
-    sandbox.run(&["approve", "call_1", "--json"]).error(3, "no_open_call");
+    sandbox.run(&["approve", "--all", &thread, "--json"]).error(3, "call_not_open");
+    sandbox.run(&["approve", "call_1", "--json"]).error(3, "call_not_open");
 }
 
 #[test]
@@ -237,12 +237,12 @@ fn a_call_of_a_cancelled_or_continued_thread_can_not_be_approved() {
     let thread = waiting(&sandbox);
     assert_eq!(sandbox.run(&["cancel", &thread]).code, Some(0));
     for verb in ["approve", "deny"] {
-        sandbox.run(&[verb, "call_1", "--thread", &thread, "--json"]).error(3, "no_open_call");
+        sandbox.run(&[verb, "call_1", "--thread", &thread, "--json"]).error(3, "call_not_open");
     }
     let thread = waiting(&sandbox);
     let told = ended(&sandbox.run(&["send", &thread, "never mind", "--json"]));
     assert!(told["result"].as_str().unwrap().starts_with("Heard: "), "{told}");
-    sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(3, "no_open_call");
+    sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(3, "call_not_open");
     assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 0));
 }
 
@@ -258,7 +258,7 @@ fn a_call_id_that_is_pending_in_two_threads_needs_the_thread() {
     assert_eq!(left, [json!(other)]);
     // A call of another thread is none of this one's.
     sandbox.run(&["approve", "call_1", "call_2", "--thread", &other, "--no-run", "--json"]);
-    sandbox.run(&["approve", "call_7", "--thread", &other, "--json"]).error(3, "no_open_call");
+    sandbox.run(&["approve", "call_7", "--thread", &other, "--json"]).error(3, "call_not_open");
     assert_eq!(paid(&sandbox).len(), 0);
 }
 
@@ -360,7 +360,7 @@ fn no_decision_counts_after_the_request_has_expired() {
     );
     let waited = sandbox.run(&["wait", &thread, "--json"]).error_beside_data(7, "approval_expired");
     assert!(waited["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{waited}");
-    let error = sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(4, "too_late");
+    let error = sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]).error(4, "decision_too_late");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge resume {thread}`")), "{error}");
     let told = ended(&sandbox.run(&["resume", &thread, "--json"]));
     assert!(told["result"].as_str().unwrap().contains("the approval request for this call expired"), "{told}");
@@ -509,8 +509,9 @@ fn the_resume_mode_of_a_call_is_shown_and_not_changed_by_a_later_rule() {
     assert_eq!(paid(&sandbox).len(), 0);
 
     let thread = waiting(&sandbox);
-    let error =
-        sandbox.run(&["approve", "call_1", "--with", "5", "--thread", &thread, "--json"]).error(2, "value_unused");
+    let error = sandbox
+        .run(&["approve", "call_1", "--with", "5", "--thread", &thread, "--json"])
+        .error(2, "decision_value_unused");
     assert!(error["hint"].as_str().unwrap().contains("selvedge approve call_1"), "{error}");
     assert_eq!((paid(&sandbox).len(), inbox(&sandbox).len()), (0, 1));
     ended(&sandbox.run(&["approve", "call_1", "--thread", &thread, "--json"]));

@@ -47,7 +47,7 @@ fn an_exported_thread_is_verified_with_the_public_key_alone() {
     assert_eq!(theirs.run(&["verify", &thread]).code, Some(0));
     assert_eq!(theirs.run(&["import", &file, "--json"]).json()["outcome"], "unchanged");
     let refused = theirs.run_with(&["append", &thread, "--expect", "1", "--json"], HELLO.as_bytes());
-    refused.error(4, "other_signer");
+    refused.error(4, "wrong_signer");
     // Exported again by them it is the same file.
     let again = theirs.command(&["export", &thread]).output().unwrap();
     assert_eq!(again.stdout, fs::read(&file).unwrap());
@@ -125,7 +125,7 @@ fn any_one_key_of_the_chain_verifies_an_archive_without_a_store() {
     let (thread, file, keys) = signed_by_three(&ours);
     let expected = ours.run(&["verify", &thread, "--json"]).json();
     for key in &keys {
-        let verdict = stranger(&["verify", &file, "--key", key, "--json"]).json();
+        let verdict = stranger(&["verify", &file, "--public-key", key, "--json"]).json();
         assert_eq!(verdict["sound"], true, "{verdict}");
         for field in ["thread_id", "code", "message", "unchanged_up_to", "lines", "bytes", "proves"] {
             let without_owner = |value: &serde_json::Value| value.to_string().replace(" (self)", "");
@@ -134,22 +134,22 @@ fn any_one_key_of_the_chain_verifies_an_archive_without_a_store() {
         assert_eq!(verdict["signers"].as_array().unwrap().len(), 3);
         assert_eq!(verdict["archive"], file.as_str());
     }
-    let text = stranger(&["verify", &file, "--key", &keys[0], "--explain"]);
+    let text = stranger(&["verify", &file, "--public-key", &keys[0], "--explain"]);
     assert!(text.code == Some(0) && text.stdout.contains("unchanged up to version 3 since it was signed by keys"));
     assert!(text.stdout.contains("VERSION  REASON") && text.stdout.contains("Not proven"), "{text:?}");
-    let explained = stranger(&["verify", &file, "--key", &keys[0], "--explain", "--json"]).json();
+    let explained = stranger(&["verify", &file, "--public-key", &keys[0], "--explain", "--json"]).json();
     assert_eq!(explained["statements"].as_array().unwrap().len(), 4);
     // Another user's key does not verify it, and damage is not reported.
     let other = Sandbox::new();
     let foreign = other.root().join("foreign.pem");
     fs::write(&foreign, other.run(&["keys", "export"]).stdout).unwrap();
-    let refused = stranger(&["verify", &file, "--key", foreign.to_str().unwrap(), "--json"]);
+    let refused = stranger(&["verify", &file, "--public-key", foreign.to_str().unwrap(), "--json"]);
     let error = refused.error_beside_data(6, "untrusted_key");
     assert!(error["message"].as_str().unwrap().contains("signed by a key that is not trusted"), "{error}");
-    // Without --key the keys that the user trusts decide, and nothing else is asked for either.
+    // Without --public-key the keys that the user trusts decide, and nothing else is asked for either.
     assert_eq!(ours.run(&["verify", &file]).code, Some(0));
     other.run(&["verify", &file, "--json"]).error_beside_data(6, "untrusted_key");
-    stranger(&["verify", "nowhere.tar", "--key", &keys[0], "--json"]).error_beside_data(3, "file_not_found");
+    stranger(&["verify", "nowhere.tar", "--public-key", &keys[0], "--json"]).error_beside_data(3, "file_not_found");
 }
 
 #[test]
@@ -169,11 +169,11 @@ fn an_archive_without_rotations_is_only_trusted_with_its_own_key() {
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
     assert!(tar(&[&["--format=ustar", "-cf", "again.tar", &chain][..], &rest].concat()));
     let again = folder.join("again.tar").display().to_string();
-    assert_eq!(stranger(&["verify", &again, "--key", &keys[0]]).code, Some(0));
+    assert_eq!(stranger(&["verify", &again, "--public-key", &keys[0]]).code, Some(0));
     // Without rotations, as an older program wrote it, all keys are needed; a user who trusts them can import it.
     assert!(tar(&[&["--format=ustar", "-cf", "older.tar"][..], &rest].concat()));
     let older = folder.join("older.tar").display().to_string();
-    let ran = stranger(&["verify", &older, "--key", &keys[0], "--json"]);
+    let ran = stranger(&["verify", &older, "--public-key", &keys[0], "--json"]);
     let verdict = ran.records().remove(0);
     assert_eq!((&verdict["unchanged_up_to"], &verdict["damage"]), (&1.into(), &serde_json::Value::Null));
     ran.error_beside_data(6, "untrusted_key");
@@ -223,16 +223,16 @@ fn every_changed_part_of_an_archive_is_named_without_a_store() {
     let changed = ours.root().join("changed.tar");
     let check = |bytes: &[u8]| {
         fs::write(&changed, bytes).unwrap();
-        stranger(&["verify", changed.to_str().unwrap(), "--key", &key, "--json"])
+        stranger(&["verify", changed.to_str().unwrap(), "--public-key", &key, "--json"])
     };
     assert_eq!(check(&whole).code, Some(0));
     let at = whole.windows(5).position(|bytes| bytes == b"hello").unwrap();
     let mut edited = whole.clone();
     edited[at] = b'j';
     let ran = check(&edited);
-    let error = ran.error_beside_data(6, "damaged");
+    let error = ran.error_beside_data(6, "log_damaged");
     let hint = error["hint"].as_str().unwrap();
-    assert!(hint.contains("changed.tar --key ") && hint.contains("key.pem --explain"), "{error}");
+    assert!(hint.contains("changed.tar --public-key ") && hint.contains("key.pem --explain"), "{error}");
     let verdict = ran.records().remove(0);
     assert_eq!((&verdict["thread_id"], &verdict["unchanged_up_to"]), (&thread.as_str().into(), &0.into()));
     assert!(verdict["damage"]["file"].as_str().unwrap().ends_with("changed.tar"));
@@ -385,9 +385,21 @@ fn a_family_can_be_exported_whole_or_in_part() {
     // Its account can't be checked, which is no damage either, and its figures are not made up.
     let alone = theirs.run(&["budget", &child, "--verify", "--json"]).json();
     let verified = &alone["verified"];
-    assert_eq!((&verified["verdict"], &verified["found"]), (&"incomplete".into(), &serde_json::json!([])), "{alone}");
-    assert!(verified["gone"][0].as_str().unwrap().contains(&format!("the log of `{parent}` is not in this store")));
-    assert_eq!(alone["accounts"][0]["incomplete_cause"], "not_here");
+    assert_eq!(
+        (&verified["verdict"], &verified["differences"]),
+        (&"incomplete".into(), &serde_json::json!([])),
+        "{alone}"
+    );
+    assert!(
+        verified["unavailable"][0].as_str().unwrap().contains(&format!("the log of `{parent}` is not in this store"))
+    );
+    assert_eq!(alone["accounts"][0]["incomplete_cause"], "not_in_store");
+    // What its own log says of its account is the same as in the store it came from.
+    let there = ours.run(&["budget", &child, "--json"]).json();
+    let of_child = there["accounts"].as_array().unwrap().iter().find(|account| account["account"] == child.as_str());
+    for figure in ["max_nanos", "own_nanos", "reserved_nanos", "remaining_nanos", "status", "version"] {
+        assert_eq!(alone["accounts"][0][figure], of_child.unwrap()[figure], "{figure}: {alone}\n{there}");
+    }
     let shown = theirs.run(&["budget", &child, "--verify"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
     assert!(shown.stdout.contains("what is left of its limit is not known"), "{shown:?}");

@@ -68,16 +68,19 @@ fn damage_is_reported_with_exit_6_and_the_rest_is_copied_and_restored() {
     log[100] ^= 1;
     fs::write(sandbox.transcript(&bad), &log).unwrap();
     let ran = sandbox.run(&["backup", "../copy", "--json"]);
-    let error = ran.error_beside_data(6, "left_out");
+    let error = ran.error_beside_data(6, "threads_skipped");
     assert_eq!(error["thread_id"], bad.as_str());
     let made = &ran.records()[0];
-    assert_eq!((&made["bad"][0]["thread_id"], &made["bad"][0]["copied"]), (&bad.as_str().into(), &true.into()));
+    assert_eq!(
+        (&made["failed_checks"][0]["thread_id"], &made["failed_checks"][0]["copied"]),
+        (&bad.as_str().into(), &true.into())
+    );
     fs::create_dir(sandbox.root().join("elsewhere")).unwrap();
     let ran = sandbox.run(&["-C", "../elsewhere", "restore", "../copy", "--json"]);
-    let error = ran.error_beside_data(6, "left_out");
+    let error = ran.error_beside_data(6, "threads_skipped");
     assert!(error["hint"].as_str().unwrap().contains("selvedge import"), "{error}");
     let restored = &ran.records()[0];
-    assert_eq!((&restored["threads"], &restored["bad"][0]["copied"]), (&1.into(), &false.into()));
+    assert_eq!((&restored["threads"], &restored["failed_checks"][0]["copied"]), (&1.into(), &false.into()));
     let there = |args: &[&str]| sandbox.run(&[&["-C", "../elsewhere"], args].concat());
     assert_eq!((there(&["verify", &good]).code, there(&["doctor"]).code), (Some(0), Some(1)), "one is left out");
     there(&["thread", "show", &bad, "--json"]).error(3, "thread_not_found");

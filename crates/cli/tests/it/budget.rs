@@ -133,7 +133,7 @@ fn the_cost_of_a_lost_call_of_a_suspended_thread_is_corrected_downwards_in_the_l
     let correct = |amount: &str, evidence: &str| {
         sandbox.run(&["budget", &thread, "--correct", &format!("{lost}={amount}"), "--evidence", evidence, "--json"])
     };
-    correct("0.5", "a guess").error(2, "not_corrected");
+    correct("0.5", "a guess").error(2, "correction_refused");
     let corrected = correct("0.001", "invoice 7").json();
     assert_eq!(corrected["spent_nanos"], 1_000_000 + other, "{corrected}");
     assert!(fs::read_to_string(sandbox.transcript(&thread)).unwrap().contains("invoice 7"));
@@ -142,7 +142,7 @@ fn the_cost_of_a_lost_call_of_a_suspended_thread_is_corrected_downwards_in_the_l
     let message = again["message"].as_str().unwrap();
     assert!(message.contains("to $0.001") && message.contains("invoice 7") && message.contains(&thread), "{message}");
     let other = sandbox.run(&["budget", &thread, "--correct", "missing.1=0", "--evidence", "x", "--json"]);
-    other.error(3, "reservation_unknown");
+    other.error(3, "reservation_not_found");
 }
 
 /// The budget of a parent shows what its children lost too, and could not correct it.
@@ -156,13 +156,13 @@ fn a_correction_at_the_parent_of_a_childs_call_names_the_child() {
     let correct = |thread: &str, lost: &str| {
         sandbox.run(&["budget", thread, "--correct", &format!("{lost}=0.001"), "--evidence", "invoice", "--json"])
     };
-    let error = correct(&parent, lost).error(3, "reservation_unknown");
+    let error = correct(&parent, lost).error(3, "reservation_not_found");
     let hint = error["hint"].as_str().unwrap();
     let command = hint.split('`').find(|word| word.starts_with("selvedge ")).unwrap();
     assert!(command.starts_with(&format!("selvedge budget {} --correct {lost}=0.001", children[0])), "{hint}");
     assert_eq!(follow(&sandbox, command).code, Some(0), "{command}");
     // For an unknown reservation the hint names the command that lists them.
-    let error = correct(&parent, "missing.1").error(3, "reservation_unknown");
+    let error = correct(&parent, "missing.1").error(3, "reservation_not_found");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge budget {parent}`")), "{error}");
 }
 
@@ -347,8 +347,8 @@ fn an_audit_of_a_tree_in_which_a_child_was_overcharged_names_the_childs_log() {
     let (parent, children) = family(&sandbox, "0.35", "0.3", 1);
     assert_eq!(sandbox.run(&["send", &children[0], "go", "--json"]).code, Some(0));
     let ran = sandbox.run(&["budget", &parent, "--verify", "--json"]);
-    assert_eq!(ran.records()[0]["verified"]["found"].as_array().unwrap().len(), 2, "both are crossed: {ran:?}");
-    let error = ran.error_beside_data(8, "ceiling_crossed");
+    assert_eq!(ran.records()[0]["verified"]["differences"].as_array().unwrap().len(), 2, "both are crossed: {ran:?}");
+    let error = ran.error_beside_data(8, "ceiling_exceeded");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge log {}`", children[0])), "{error}");
 }
 
@@ -496,15 +496,15 @@ fn postings_of_a_deleted_thread_are_reported_as_gone_and_not_as_a_difference() {
     for child in &children {
         assert_eq!(sandbox.run(&["send", child, "go", "--json"]).code, Some(0));
     }
-    assert_eq!(budget(&sandbox, &parent)["verified"]["gone"], Value::Array(Vec::new()));
+    assert_eq!(budget(&sandbox, &parent)["verified"]["unavailable"], Value::Array(Vec::new()));
     assert_eq!(sandbox.run(&["thread", "delete", &children[0], "--yes"]).code, Some(0));
     let ran = sandbox.run(&["budget", &parent, "--verify", "--json"]);
     let verified = &ran.json()["verified"];
     assert_eq!(
-        (ran.code, &verified["verdict"], &verified["found"]),
+        (ran.code, &verified["verdict"], &verified["differences"]),
         (Some(0), &"incomplete".into(), &Value::Array(Vec::new()))
     );
-    let gone: Vec<_> = verified["gone"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    let gone: Vec<_> = verified["unavailable"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     assert!(gone.len() >= 2 && gone.iter().all(|text| text.contains(&children[0])), "{gone:?}");
     assert!(gone.iter().any(|text| text.contains(&format!("account `{parent}`"))), "it had closed the parent's side");
     let text = sandbox.run(&["budget", &parent, "--verify"]);

@@ -21,7 +21,7 @@ fn an_edited_capabilities_page_stops_the_thread_until_it_is_repaired() {
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.contains(&format!("`selvedge repair {thread}`")), "{hint}");
     sandbox.run(&["resume", &thread, "go on", "--json"]).error(6, "integrity");
-    sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "contradicted");
+    sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "thread_file_differs");
     let report = sandbox.run(&["doctor", "--json"]);
     assert!(report.code == Some(6) && report.stdout.contains("capabilities_refused"), "{report:?}");
     let mended = sandbox.run(&["repair", &thread]);

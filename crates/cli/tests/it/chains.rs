@@ -122,7 +122,7 @@ fn a_wait_for_the_first_thread_returns_the_answer_of_the_last() {
     assert_eq!((&found["results"][0]["thread_id"], &found["truncated"]), (&"c".into(), &false.into()));
     let shown = sandbox.run(&["chain", "search", "a", "f.und", "--regex"]);
     assert!(shown.stdout.contains("found it"), "{shown:?}");
-    sandbox.run(&["chain", "search", "a", "(", "--regex", "--json"]).error(2, "bad_pattern");
+    sandbox.run(&["chain", "search", "a", "(", "--regex", "--json"]).error(2, "invalid_pattern");
     assert!(sandbox.run(&["chain", "a"]).stdout.contains("handoff, 4 turns carried"));
 }
 

@@ -130,6 +130,37 @@ fn the_active_thread_is_remembered_for_each_agent_and_found_again_if_that_is_los
     assert!(error["message"].as_str().unwrap().contains("other"), "{error}");
 }
 
+/// It went to an agent that the project does not have.
+#[test]
+fn of_several_agents_one_must_be_named_and_the_last_one_is_remembered() {
+    let sandbox = project();
+    put(&sandbox, ".ai/agents/other.yaml", "description: Another.\n");
+    let error = chat(&sandbox, &["--json"], "hello\n").error(2, "usage");
+    assert!(error["message"].as_str().unwrap().contains("`clerk`, `other`"), "{error}");
+    assert!(error["hint"].as_str().unwrap().contains("`selvedge chat clerk`"), "{error}");
+    assert!(threads(&sandbox).is_empty());
+    assert_eq!(chat(&sandbox, &["clerk"], "one\n").stdout, "You said: one\n");
+    assert_eq!(chat(&sandbox, &[], "two\n").stdout, "You said: two\n");
+    chat(&sandbox, &["other"], "elsewhere\n");
+    chat(&sandbox, &[], "here\n");
+    let [other, clerk] = &threads(&sandbox)[..] else { panic!("there are two threads") };
+    assert_eq!((said(&sandbox, other).len(), said(&sandbox, clerk).len()), (4, 4));
+    std::fs::remove_file(sandbox.project().join(".ai/agents/other.yaml")).unwrap();
+    assert_eq!(chat(&sandbox, &[], "three\n").stdout, "You said: three\n", "the only one that is left");
+}
+
+#[test]
+fn a_conversation_that_waits_for_nothing_has_nothing_to_resume() {
+    let sandbox = project();
+    for (line, said) in
+        [("/resume\n", "your next message continues"), ("/raise turns=50\n", "when the conversation has reached it")]
+    {
+        let ran = chat(&sandbox, &["--json"], &format!("hello\n{line}"));
+        let error = ran.error_beside_data(2, "usage");
+        assert!(error["message"].as_str().unwrap().contains(said), "{error}");
+    }
+}
+
 #[test]
 fn an_approval_is_asked_in_place_and_answered_by_the_next_line() {
     let sandbox = project();

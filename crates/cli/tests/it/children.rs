@@ -591,7 +591,7 @@ fn a_raise_above_an_ended_parent_is_refused_with_a_hint() {
     let child = id(&of_status(&sandbox, "child")[0]);
     assert_eq!((status(&sandbox, &parent).as_str(), status(&sandbox, &child).as_str()), ("completed", "suspended"));
     let raise = ["resume", &child, "--raise", "turns=30", "--json"];
-    let error = sandbox.run(&raise).error(4, "above_parent");
+    let error = sandbox.run(&raise).error(4, "limit_above_parent");
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.contains(&format!("`selvedge resume {parent} \"…\" --raise turns=30`")), "{hint}");
     let ran = follow(&sandbox, hint.split('`').nth(1).unwrap());

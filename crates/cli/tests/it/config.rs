@@ -58,9 +58,9 @@ fn a_key_is_printed_and_explained_with_all_its_values() {
         explained["values"].as_array().unwrap().iter().map(|said| (&said["layer"], &said["value"])).collect();
     let expected = [(json!("built_in"), json!(25)), (json!("user"), json!(12)), (json!("project"), json!(3))];
     assert_eq!(said, expected.iter().map(|(layer, value)| (layer, value)).collect::<Vec<_>>());
-    let error = sandbox.run(&["config", "get", "limits.turn", "--json"]).error(3, "config_key_unknown");
+    let error = sandbox.run(&["config", "get", "limits.turn", "--json"]).error(3, "config_key_not_found");
     assert_eq!(error["hint"], "did you mean `limits.turns`?");
-    sandbox.run(&["config", "explain", "nonsense", "--json"]).error(3, "config_key_unknown");
+    sandbox.run(&["config", "explain", "nonsense", "--json"]).error(3, "config_key_not_found");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn schemas_are_printed_for_editors() {
     assert_eq!(limits["properties"]["turns"]["default"], 25);
     let shown = sandbox.run(&["config", "check", "--schema", "run"]).stdout;
     assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), all["run"]);
-    sandbox.run(&["config", "check", "--schema", "limit", "--json"]).error(3, "config_key_unknown");
+    sandbox.run(&["config", "check", "--schema", "limit", "--json"]).error(3, "config_key_not_found");
 }
 
 const TASK: &str = "---\nname: task\nversion: 1.0.0\npermissions: [tool.file.*]\n---\nDo it.\n";
@@ -226,7 +226,7 @@ fn a_tier_is_the_model_that_the_configuration_names() {
     let sandbox = with_task();
     let task = TASK.replace("permissions", "model: { tier: fast }\npermissions");
     fs::write(sandbox.project().join(".ai/directives/task.md"), task).unwrap();
-    let error = sandbox.run(&["run", "task", "--json"]).error(3, "model_unknown");
+    let error = sandbox.run(&["run", "task", "--json"]).error(3, "model_not_found");
     assert!(error["hint"].as_str().unwrap().contains("tiers: {fast: MODEL}"), "{error}");
     project(&sandbox, "agent/models.yaml", "tiers: {fast: 'scripted:read.yaml'}\n");
     assert_eq!(sandbox.run(&["run", "task", "--json"]).code, Some(0));

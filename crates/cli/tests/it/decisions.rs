@@ -190,7 +190,7 @@ fn an_error_in_an_archive_names_the_archive() {
     let mut changed = sound.clone();
     let at = changed.windows(5).position(|window| window == b"hello").unwrap();
     changed[at] = b'j';
-    for (bytes, code) in [(changed.as_slice(), "damaged"), (&sound[..1500], "integrity")] {
+    for (bytes, code) in [(changed.as_slice(), "log_damaged"), (&sound[..1500], "integrity")] {
         fs::write(&archive, bytes).unwrap();
         let error = sandbox.run(&["import", file, "--json"]).error_beside_data(6, code);
         let message = error["message"].as_str().unwrap();
@@ -258,20 +258,20 @@ fn without_any_trusted_key_the_hint_names_the_folder_and_the_variable() {
         let error = elsewhere(&args).error_beside_data(6, "untrusted_key");
         assert!(is_told(error["hint"].as_str().unwrap()), "{error}");
     }
-    let error = elsewhere(&["backup", "../copy", "--json"]).error_beside_data(6, "left_out");
+    let error = elsewhere(&["backup", "../copy", "--json"]).error_beside_data(6, "threads_skipped");
     assert!(is_told(error["hint"].as_str().unwrap()), "{error}");
     // A new key would not continue the thread.
     put(&sandbox, "hello.json", HELLO);
     let append = ["append", &thread, "--expect", "any", "--file", "hello.json", "--json"];
-    let error = elsewhere(&append).error(3, "key_absent");
+    let error = elsewhere(&append).error(3, "signing_key_missing");
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.starts_with("if you have a key, set SELVEDGE_HOME") && hint.contains("can't continue"), "{error}");
     let ran = elsewhere(&["doctor", "--json"]);
-    let closing = ran.error_beside_data(1, "warnings");
+    let closing = ran.error_beside_data(1, "doctor_warnings");
     assert!(closing["hint"].as_str().unwrap().contains("SELVEDGE_HOME"), "{closing}");
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     let findings = report["findings"].as_array().unwrap();
-    let missing = findings.iter().find(|found| found["code"] == "trust_missing").unwrap();
+    let missing = findings.iter().find(|found| found["code"] == "no_trusted_keys").unwrap();
     assert!(is_told(missing["help"].as_str().unwrap()), "{missing}");
     assert!(findings.iter().all(|found| found["severity"] != "damage"), "{findings:?}");
     assert!(!report.to_string().contains("failed verification"), "{report}");
@@ -298,7 +298,7 @@ fn a_run_of_another_agent_is_not_appended() {
         )
     };
     let append = ["append", &thread, "--expect", "0", "--json"];
-    let error = sandbox.run_with(&append, run("painter").as_bytes()).error(2, "other_agent");
+    let error = sandbox.run_with(&append, run("painter").as_bytes()).error(2, "wrong_agent");
     assert!(error["message"].as_str().unwrap().contains("`painter`") && error["agent_id"] == "scribe", "{error}");
     assert_eq!(sandbox.run_with(&append, run("scribe").as_bytes()).json()["version"], 1);
 }
@@ -353,7 +353,7 @@ fn a_backup_lists_what_it_does_not_include() {
         assert!(ran.stderr.contains(text), "{text}: {ran:?}");
     }
     let made = sandbox.run(&["backup", "../other", "--json"]).json();
-    assert_eq!((&made["project"], made["without"].as_array().unwrap().len()), (&Value::Null, 3));
+    assert_eq!((&made["project"], made["not_included"].as_array().unwrap().len()), (&Value::Null, 3));
     fs::create_dir(sandbox.root().join("elsewhere")).unwrap();
     let error = sandbox.run(&["-C", "../elsewhere", "restore", "../copy", "--project", "--json"]);
     error.error(3, "file_not_found");
@@ -364,7 +364,7 @@ fn a_backup_lists_what_it_does_not_include() {
 fn a_backup_of_the_project_brings_its_items_and_configuration_back() {
     let sandbox = with_files();
     let made = sandbox.run(&["backup", "../copy", "--project", "--json"]).json();
-    assert_eq!((&made["project"]["files"], made["without"].as_array().unwrap().len()), (&json!(5), 2));
+    assert_eq!((&made["project"]["files"], made["not_included"].as_array().unwrap().len()), (&json!(5), 2));
     fs::create_dir(sandbox.root().join("elsewhere")).unwrap();
     let back = sandbox.run(&["-C", "../elsewhere", "restore", "../copy", "--project", "--json"]).json();
     assert_eq!((&back["project"]["files"], &back["threads"]), (&json!(5), &json!(1)));

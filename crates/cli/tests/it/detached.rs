@@ -137,8 +137,8 @@ fn empty_messages_and_empty_searches_are_refused() {
         sandbox.run(&["resume", &thread, nothing, "--json"]).error(2, "usage");
     }
     assert_eq!(sandbox.run(&["chain", &thread, "--json"]).json()["chain_length"], 1);
-    let error = sandbox.run(&["chain", "search", &thread, "", "--json"]).error(2, "bad_pattern");
+    let error = sandbox.run(&["chain", "search", &thread, "", "--json"]).error(2, "invalid_pattern");
     assert!(!error["hint"].as_str().unwrap_or_default().contains("--regex"), "{error}");
-    let error = sandbox.run(&["chain", "search", &thread, "(", "--regex", "--json"]).error(2, "bad_pattern");
+    let error = sandbox.run(&["chain", "search", &thread, "(", "--regex", "--json"]).error(2, "invalid_pattern");
     assert!(error["hint"].as_str().unwrap().contains("--regex"), "{error}");
 }

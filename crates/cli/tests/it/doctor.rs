@@ -10,7 +10,7 @@ use crate::support::{HELLO, Ran, Sandbox, contents};
 fn codes(ran: &Ran) -> Vec<String> {
     let [report] = &ran.records()[..] else { panic!("{ran:?}") };
     let findings = report["findings"].as_array().unwrap().iter();
-    findings.map(|found| found["code"].as_str().unwrap().to_owned()).filter(|code| code != "disk_room").collect()
+    findings.map(|found| found["code"].as_str().unwrap().to_owned()).filter(|code| code != "disk_nearly_full").collect()
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_sound_store_has_no_findings() {
     let report = sandbox.run(&["doctor", "--json"]).json();
     assert_eq!(
         (&report["threads"], &report["store_format"], &report["live_processes"]),
-        (&1.into(), &7.into(), &0.into())
+        (&1.into(), &8.into(), &0.into())
     );
     assert!(report["sqlite"].is_string());
     assert_eq!(sandbox.run(&["doctor", "--deep"]).code, Some(0));
@@ -38,13 +38,13 @@ fn warnings_exit_1_and_damage_6() {
     sandbox.append(&thread, "0", HELLO);
     fs::remove_file(sandbox.threads().join(&thread).join("thread.json")).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
-    ran.error_beside_data(1, "warnings");
+    ran.error_beside_data(1, "doctor_warnings");
     assert_eq!(codes(&ran), ["manifest_missing"]);
     let path = sandbox.transcript(&thread);
     let log = fs::read(&path).unwrap();
     fs::write(&path, &log[..log.len() - 1]).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
-    ran.error_beside_data(6, "damage");
+    ran.error_beside_data(6, "doctor_damage");
     assert_eq!(codes(&ran), ["truncated", "manifest_missing"], "the worst first");
     assert_eq!(ran.records()[0]["worst"], "damage");
     let text = sandbox.run(&["doctor"]).stdout;
@@ -63,8 +63,8 @@ fn keys_and_trust_are_checked() {
     chmod(&signing, 0o700);
     fs::rename(&signing, sandbox.home().join("away")).unwrap();
     let ran = look();
-    ran.error_beside_data(1, "warnings");
-    assert_eq!(codes(&ran), ["key_absent"], "a lost key leaves everything readable");
+    ran.error_beside_data(1, "doctor_warnings");
+    assert_eq!(codes(&ran), ["signing_key_missing"], "a lost key leaves everything readable");
     fs::rename(sandbox.home().join("away"), &signing).unwrap();
     let file = fs::read_dir(&trusted).unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&file).unwrap();
@@ -74,7 +74,7 @@ fn keys_and_trust_are_checked() {
     fs::write(&file, "{").unwrap();
     let found: Value = look().records()[0].clone();
     let codes: Vec<_> = found["findings"].as_array().unwrap().iter().map(|found| found["code"].clone()).collect();
-    assert!(codes.contains(&"trust_refused".into()), "{codes:?}");
+    assert!(codes.contains(&"trust_file_invalid".into()), "{codes:?}");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_missing_database_is_reported_with_a_remedy() {
     let (sandbox, _) = Sandbox::with_thread();
     fs::remove_file(sandbox.threads().join("registry.db")).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
-    ran.error_beside_data(6, "damage");
+    ran.error_beside_data(6, "doctor_damage");
     assert!(ran.stdout.contains("selvedge reindex"), "{ran:?}");
 }
 
@@ -96,7 +96,7 @@ fn unusable_trusted_keys_are_reported_once_for_any_number_of_threads() {
     for args in [&["doctor", "--json"][..], &["doctor", "--deep", "--json"]] {
         let found = codes(&sandbox.run(args));
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found.contains(&"signatures_unjudged".to_owned()), "{found:?}");
+        assert!(found.contains(&"signatures_not_checked".to_owned()), "{found:?}");
     }
     fs::set_permissions(&trusted, Permissions::from_mode(0o700)).unwrap();
     assert_eq!(sandbox.run(&["doctor"]).code, Some(0));
@@ -129,8 +129,8 @@ fn a_flipped_byte_inside_a_log_is_found_without_reading_everything() {
     log[60] ^= 1;
     fs::write(&path, log).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
-    let error = ran.error_beside_data(6, "damage");
-    assert_eq!(codes(&ran), ["damaged"]);
+    let error = ran.error_beside_data(6, "doctor_damage");
+    assert_eq!(codes(&ran), ["log_damaged"]);
     assert!(error["hint"].as_str().unwrap().contains("from a backup"), "{error}");
 }
 
@@ -173,7 +173,7 @@ fn the_blobs_of_an_import_are_named_when_they_are_gone_changed_or_erased() {
     assert_eq!(sandbox.run(&["doctor", "--deep"]).code, Some(0), "what was erased is no damage");
     fs::remove_file(folder.join(&gone)).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
-    ran.error_beside_data(6, "damage");
+    ran.error_beside_data(6, "doctor_damage");
     assert_eq!(codes(&ran), ["blob_missing"]);
     let ran = sandbox.run(&["doctor", "--deep", "--json"]);
     assert_eq!(codes(&ran), ["blob_damaged", "blobs_erased"]);

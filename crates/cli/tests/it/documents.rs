@@ -70,7 +70,7 @@ fn a_document_is_refused_as_another_kind_and_in_another_place() {
     write(&sandbox, ".ai/directives/b.md", &text);
     let error = sandbox.run(&["verify", "--document", ".ai/knowledge/a.md", "--json"]).error(6, "document_wrong_kind");
     assert!(error["hint"].as_str().unwrap().contains("--kind directive"), "{error}");
-    sandbox.run(&["verify", "--document", ".ai/directives/b.md", "--json"]).error(6, "document_bad_signature");
+    sandbox.run(&["verify", "--document", ".ai/directives/b.md", "--json"]).error(6, "document_invalid_signature");
     let named = ["verify", "--document", ".ai/knowledge/a.md", "--kind", "directive", "--id", ".ai/directives/a.md"];
     assert_eq!(sandbox.run(&named).code, Some(0));
     sandbox
@@ -104,7 +104,7 @@ fn a_file_that_can_not_be_signed_is_not_changed() {
     fs::write(sandbox.project().join("binary.md"), [0xff, 0xfe]).unwrap();
     for (file, exit, code) in [
         ("link.md", 4, "symbolic_link"),
-        ("picture.png", 2, "document_form"),
+        ("picture.png", 2, "document_format_unknown"),
         ("twice.json", 2, "json_duplicate_key"),
         ("large.json", 2, "json_inexact_number"),
         ("list.json", 2, "document_malformed"),
@@ -137,13 +137,13 @@ fn the_golden_vector_of_ryes_format_verifies_and_lists_what_is_not_covered() {
     let document = golden("rye-document.md");
     let key = golden("rye-public-key.pem");
     sandbox.run(&["verify", "--document", &document, "--json"]).error(6, "document_untrusted_key");
-    let verdict = sandbox.run(&["verify", "--document", &document, "--key", &key, "--json"]).json();
+    let verdict = sandbox.run(&["verify", "--document", &document, "--public-key", &key, "--json"]).json();
     assert_eq!(
         (verdict["form"].as_str(), &verdict["time_covered"], &verdict["kind"]),
         (Some("rye"), &false.into(), &Value::Null)
     );
     assert_eq!(verdict["key_id"], "6ea18199041a1ea8");
-    let text = sandbox.run(&["verify", "--document", &document, "--key", &key]).stdout;
+    let text = sandbox.run(&["verify", "--document", &document, "--public-key", &key]).stdout;
     let signer = &verdict["signer"].as_str().unwrap()[..16];
     assert!(text.contains("Rye key id 6ea18199041a1ea8") && text.contains(signer), "both names of the key: {text}");
     assert!(

@@ -46,5 +46,5 @@ fn a_lost_blob_is_reported_as_damage() {
     let ran = sandbox.run(&["verify", &thread, "--json"]);
     let error = ran.error_beside_data(6, "blob_damaged");
     assert!(error["message"].as_str().unwrap().contains(&blob.short()), "{error}");
-    sandbox.run(&["doctor", "--deep", "--json"]).error_beside_data(6, "damage");
+    sandbox.run(&["doctor", "--deep", "--json"]).error_beside_data(6, "doctor_damage");
 }

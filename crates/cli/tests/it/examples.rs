@@ -24,6 +24,7 @@ fn world() -> (Sandbox, Vec<(&'static str, String)>) {
         (".ai/directives/transfer.md", TRANSFER),
         (".ai/directives/count.md", COUNT),
         (".ai/tools/weather.yaml", LONG_REPORT),
+        (".ai/knowledge/house/rules.md", "Be polite.\n"),
         (".ai/tools/pay.yaml", "name: pay\ndescription: Pays.\ncommand: [echo, paid]\n"),
         (
             ".ai/tools/send.yaml",

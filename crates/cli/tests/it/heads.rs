@@ -117,7 +117,7 @@ fn a_rolled_back_store_that_got_a_new_id_is_found_by_every_command_that_compares
         let ran = sandbox.run(words);
         assert_eq!(ran.code, Some(0), "{words:?}: {ran:?}");
     }
-    assert_eq!(finding(&sandbox.run(&["doctor", "--json"]), "heads_elsewhere").unwrap()["severity"], "note");
+    assert_eq!(finding(&sandbox.run(&["doctor", "--json"]), "rollback_accepted").unwrap()["severity"], "note");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_list_is_checked_without_a_signing_key_and_only_if_its_signer_is_trusted() {
     let keys = sandbox.home().join("keys");
     fs::rename(keys.join("signing"), keys.join("elsewhere")).unwrap();
     assert_eq!(sandbox.run(&["heads", "verify", "../list.json"]).code, Some(0));
-    sandbox.run(&["heads", "export", "../other.json", "--json"]).error(3, "key_absent");
+    sandbox.run(&["heads", "export", "../other.json", "--json"]).error(3, "signing_key_missing");
     let list = sandbox.root().join("list.json");
     let text = fs::read_to_string(&list).unwrap();
     fs::write(&list, text.replace("\"version\": 1", "\"version\": 7")).unwrap();

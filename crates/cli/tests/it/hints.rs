@@ -33,9 +33,9 @@ fn a_document_verified_with_the_wrong_key_names_its_own() {
     assert_eq!(sandbox.run(&["sign", "a.md"]).code, Some(0));
     let other = sandbox.root().join("other.pem");
     fs::write(&other, stranger.run(&["keys", "export"]).stdout).unwrap();
-    let asked = ["verify", "--document", "a.md", "--key", other.to_str().unwrap(), "--json"];
+    let asked = ["verify", "--document", "a.md", "--public-key", other.to_str().unwrap(), "--json"];
     let error = sandbox.run(&asked).error(6, "document_untrusted_key");
-    assert!(error["hint"].as_str().unwrap().contains("leave --key out"), "{error}");
+    assert!(error["hint"].as_str().unwrap().contains("leave --public-key out"), "{error}");
     // Without the other key the hint is kept, and it holds.
     sandbox.run(&["verify", "--document", "a.md", "--json"]).json();
 }
@@ -76,19 +76,22 @@ fn damage_in_an_archive_names_the_transcript_and_the_hint_keeps_the_key() {
     fs::write(&archive, bytes).unwrap();
     let archive = archive.to_str().unwrap();
     let key = key.to_str().unwrap();
-    let ran = sandbox.run(&["verify", archive, "--key", key, "--json"]);
+    let ran = sandbox.run(&["verify", archive, "--public-key", key, "--json"]);
     assert_eq!(ran.records()[0]["damage"]["inside"], "transcript.jsonl");
-    let hint = ran.error_beside_data(6, "damaged")["hint"].as_str().unwrap().to_owned();
-    assert!(hint.contains(&format!("--key {key}")), "{hint}");
+    let hint = ran.error_beside_data(6, "log_damaged")["hint"].as_str().unwrap().to_owned();
+    assert!(hint.contains(&format!("--public-key {key}")), "{hint}");
     assert!(
-        sandbox.run(&["verify", archive, "--key", key]).stdout.contains(&format!("of transcript.jsonl in {archive}"))
+        sandbox
+            .run(&["verify", archive, "--public-key", key])
+            .stdout
+            .contains(&format!("of transcript.jsonl in {archive}"))
     );
 }
 
 #[test]
 fn every_finding_has_a_page() {
     let sandbox = Sandbox::empty();
-    for code in ["thread_unknown", "manifest_unbelieved", "owners_dead"] {
+    for code in ["thread_not_indexed", "manifest_untrusted", "processes_dead"] {
         assert_eq!(sandbox.run(&["help", code]).code, Some(0), "{code}");
     }
 }

@@ -107,21 +107,21 @@ fn a_decision_of_the_wrong_kind_is_answered_with_the_right_command() {
     let thread = killed_in_the_middle(&sandbox);
     sandbox.run(&["resume", &thread, "--json"]).error_beside_data(7, "outcome_unknown");
     for word in ["approve", "deny"] {
-        let error = sandbox.run(&[word, "a call", "--json"]).error(3, "no_open_call");
+        let error = sandbox.run(&[word, "a call", "--json"]).error(3, "call_not_open");
         assert_eq!(named(&error["hint"]).len(), 3, "{error}");
         assert!(named(&error["hint"])[1].contains("settle 'a call'"), "{error}");
     }
     put(&sandbox, "fast", "");
     put(&sandbox, ".ai/config/agent/approvals.yaml", ASK);
-    let error = sandbox.run(&["approve", "a call", "--json"]).error(3, "no_open_call");
+    let error = sandbox.run(&["approve", "a call", "--json"]).error(3, "call_not_open");
     ended(&pasted(&sandbox, &named(&error["hint"])[0]));
 
     let thread = waiting(&sandbox);
-    let error = sandbox.run(&["settle", "a call", "--done", "--json"]).error(3, "no_open_call");
+    let error = sandbox.run(&["settle", "a call", "--done", "--json"]).error(3, "call_not_open");
     let hint = error["hint"].as_str().unwrap();
     assert!(hint.contains(&format!("`selvedge approve 'a call' --thread {thread}`")), "{error}");
     assert_eq!(sandbox.run(&["cancel", &thread]).code, Some(0));
-    let error = sandbox.run(&["deny", "a call", "--thread", &thread, "--json"]).error(3, "no_open_call");
+    let error = sandbox.run(&["deny", "a call", "--thread", &thread, "--json"]).error(3, "call_not_open");
     assert!(error["hint"].as_str().unwrap().contains(&format!("`selvedge log {thread}`")), "{error}");
 }
 

@@ -111,8 +111,9 @@ fn without_a_store_the_hint_names_init() {
 fn without_a_key_nothing_is_written_and_the_hint_names_init() {
     let (sandbox, thread) = Sandbox::with_thread();
     fs::remove_dir_all(sandbox.home()).unwrap();
-    let error =
-        sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes()).error(3, "key_absent");
+    let error = sandbox
+        .run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes())
+        .error(3, "signing_key_missing");
     assert!(error["hint"].as_str().unwrap().contains("selvedge init"));
     assert_eq!(sandbox.run(&["thread", "show", &thread, "--json"]).json()["version"], 0);
 }

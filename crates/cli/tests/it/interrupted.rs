@@ -31,11 +31,11 @@ fn interrupting_a_queued_send_exits_with_130_and_the_message_is_served() {
     let running = start_and_await(&sandbox, 1);
     let mut command = sandbox.command(&["send", "task", "and hurry", "--json"]);
     let waiting = command.stdin(std::process::Stdio::null()).spawn().unwrap();
-    let notes = || sandbox.run(&["doctor", "--json"]).stdout.contains("requests_waiting");
+    let notes = || sandbox.run(&["doctor", "--json"]).stdout.contains("requests_queued");
     eventually("the message waits", notes);
     interrupt(&waiting);
     let ran = Ran::of(waiting);
-    let error = ran.error_beside_data(130, "not_heard_yet");
+    let error = ran.error_beside_data(130, "message_queued");
     assert!(error["hint"].as_str().unwrap().contains("selvedge log"), "{error}");
     std::fs::write(sandbox.project().join("fast"), "").unwrap();
     let ran = Ran::of(running);
@@ -82,12 +82,13 @@ fn the_remedy_of_doctor_for_a_dead_run_works() {
     let thread = killed_in_the_middle(&sandbox);
     let report = sandbox.run(&["doctor", "--json"]).records().remove(0);
     let findings = report["findings"].as_array().unwrap();
-    let left = findings.iter().find(|finding| finding["code"] == "left_running").unwrap_or_else(|| panic!("{report}"));
+    let left =
+        findings.iter().find(|finding| finding["code"] == "thread_stalled").unwrap_or_else(|| panic!("{report}"));
     let help = left["help"].as_str().unwrap();
     assert!(help.contains(&format!("`selvedge resume {thread}`")), "{help}");
     assert_eq!(sandbox.run(&["resume", &thread]).code, Some(7), "a decision is needed, and reported");
     let report = sandbox.run(&["doctor", "--json"]);
-    assert!(!report.stdout.contains("left_running"), "{report:?}");
+    assert!(!report.stdout.contains("thread_stalled"), "{report:?}");
 }
 
 /// Looking at a dead run once settled it, without the snapshot that a suspension promises.
@@ -130,5 +131,5 @@ fn the_first_decision_about_a_call_counts() {
     assert_eq!(sandbox.run(&["resume", &thread]).code, Some(0));
     // The thread went on: the same said again changes nothing, and something else is refused.
     assert_eq!(settle(&["--done", "receipt 7"]).json()["recorded"], "before");
-    settle(&["--not-done"]).error(3, "no_open_call");
+    settle(&["--not-done"]).error(3, "call_not_open");
 }

@@ -55,7 +55,7 @@ fn a_new_directive_and_a_new_tool_work_as_they_are_and_are_never_written_over() 
     let file = sandbox.project().join(".ai/directives/reports/weekly.md");
     assert_eq!((&written["directive"], written["file"].as_str()), (&json!("reports/weekly"), file.to_str()));
     let checked = sandbox.run(&["directive", "check", "reports/weekly", "--json"]).json();
-    assert_eq!((&checked["ok"], &checked["doubts"]), (&json!(true), &json!([])), "{checked}");
+    assert_eq!((&checked["ok"], &checked["warnings"]), (&json!(true), &json!([])), "{checked}");
     assert_eq!(sandbox.run(&["run", "reports/weekly"]).code, Some(0));
     sandbox.run(&["directive", "new", "reports/weekly", "--json"]).error(5, "file_exists");
 
@@ -150,7 +150,7 @@ fn a_directive_whose_knowledge_is_missing_or_whose_variables_are_hidden_is_found
     assert!(shown.code == Some(0) && shown.stdout.contains("tone (system)"), "{shown:?}");
     put(&sandbox, ".ai/directives/base.md", &BASE.replace("Be brief.", "You live in {env:HOME}."));
     let checked = sandbox.run(&["directive", "check", "base", "--json"]).json();
-    assert!(checked["doubts"].to_string().contains("{env:HOME}"), "{checked}");
+    assert!(checked["warnings"].to_string().contains("{env:HOME}"), "{checked}");
     let error = sandbox.run(&["run", "base", "--json"]).error(4, "interpolation_not_allowed");
     assert_eq!((&error["line"], error["file"].as_str().unwrap().ends_with("base.md")), (&json!(6), true), "{error}");
 }

@@ -148,7 +148,7 @@ fn a_tampered_key_chain_is_refused_and_reading_still_works() {
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace("rotated_at\": \"2", "rotated_at\": \"3")).unwrap();
     let append = || sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes());
-    let error = append().error(6, "key_chain_refused");
+    let error = append().error(6, "key_rotation_invalid");
     assert!(error["message"].as_str().unwrap().contains(&to), "{error}");
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
     fs::remove_file(&file).unwrap();
@@ -192,7 +192,7 @@ fn a_key_is_trusted_exported_and_revoked_by_any_unique_prefix() {
     let verdict = verify();
     assert_eq!(verdict.status.code(), Some(6));
     let stdout = String::from_utf8(verdict.stdout).unwrap();
-    assert!(stdout.contains("which was revoked") && stdout.contains("revoked_key"), "{stdout}");
+    assert!(stdout.contains("which was revoked") && stdout.contains("log_revoked_key"), "{stdout}");
     assert!(!stdout.contains("damaged"), "what is not believed is not damaged: {stdout}");
     let error = sandbox.run(&["keys", "trust", file, "--owner", "Ada", "--json"]).error(5, "trust_revoked");
     let way_back = format!("selvedge keys trust --again {}", &theirs[..16]);
@@ -213,12 +213,12 @@ fn a_key_is_trusted_exported_and_revoked_by_any_unique_prefix() {
 fn the_signing_key_is_revoked_only_with_confirmation_and_then_signs_no_more() {
     let (sandbox, thread) = Sandbox::with_thread();
     let own = current(&sandbox);
-    let error = sandbox.run(&["keys", "revoke", &own, "--json"]).error(2, "own_key");
+    let error = sandbox.run(&["keys", "revoke", &own, "--json"]).error(2, "own_key_not_confirmed");
     assert!(error["hint"].as_str().unwrap().contains("--yes"));
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
     assert_eq!(sandbox.run(&["keys", "revoke", &own, "--yes"]).code, Some(0));
     sandbox.run_with(&["append", &thread, "--expect", "0", "--json"], HELLO.as_bytes()).error(4, "key_revoked");
-    sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "revoked_key");
+    sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "log_revoked_key");
     assert_eq!(sandbox.run(&["state", &thread]).code, Some(6), "what is not believed is not shown as if it were");
     // A new key makes new threads, and does not go on with those of a revoked one.
     assert_eq!(sandbox.run(&["keys", "rotate"]).code, Some(0));
@@ -234,7 +234,7 @@ fn an_earlier_own_key_is_revoked_only_with_confirmation_and_can_be_trusted_again
     let old = current(&sandbox);
     sandbox.run(&["keys", "rotate"]);
     sandbox.append(&thread, "0", HELLO);
-    let error = sandbox.run(&["keys", "revoke", &old[..12], "--json"]).error(2, "own_key");
+    let error = sandbox.run(&["keys", "revoke", &old[..12], "--json"]).error(2, "own_key_not_confirmed");
     assert!(error["hint"].as_str().unwrap().contains("--yes"));
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
     let revoked = sandbox.run(&["keys", "revoke", &old[..12], "--yes"]);
@@ -341,7 +341,7 @@ fn a_lost_private_key_is_reported_and_everything_stays_readable() {
     assert_eq!(sandbox.run(&["keys", "list", "--json"]).json()["lost"].as_str(), Some(&*own));
     let append = || sandbox.run_with(&["append", &thread, "--expect", "1", "--json"], HELLO.as_bytes());
     for ran in [append(), sandbox.run(&["keys", "rotate", "--json"]), sandbox.run(&["init", "--json"])] {
-        let error = ran.error(3, "key_lost");
+        let error = ran.error(3, "private_key_missing");
         let hint = error["hint"].as_str().unwrap();
         for word in ["readable and verifiable", "nothing can be added", "from a copy", "selvedge init"] {
             assert!(hint.contains(word), "{hint}");
@@ -352,12 +352,12 @@ fn a_lost_private_key_is_reported_and_everything_stays_readable() {
     assert_eq!(append().json()["version"], 2, "a copy of the key mends it");
     // Without a copy: the whole folder gone, a new key, and what the old one signed still verifies.
     fs::remove_dir_all(sandbox.home().join("keys/signing")).unwrap();
-    let hint = append().error(3, "key_absent")["hint"].as_str().unwrap().to_owned();
+    let hint = append().error(3, "signing_key_missing")["hint"].as_str().unwrap().to_owned();
     assert!(hint.contains(&own[..16]) && hint.contains("readable and verifiable"), "{hint}");
     sandbox.run(&["init"]);
     append().error(6, "row_unsealed");
     assert_eq!(sandbox.run(&["reindex"]).code, Some(0));
-    append().error(4, "other_signer");
+    append().error(4, "wrong_signer");
     for command in [&["verify", &thread][..], &["log", &thread], &["state", &thread]] {
         assert_eq!(sandbox.run(command).code, Some(0), "{command:?}");
     }

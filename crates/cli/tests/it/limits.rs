@@ -43,7 +43,7 @@ fn a_run_stops_at_its_turn_limit_and_continues_when_it_is_raised() {
     assert_eq!(need["commands"], json!([format!("selvedge resume {thread} --raise turns=…")]));
     // Without a raise nothing happens, and a raise that lowers is none.
     reached(&sandbox.run(&["resume", &thread, "--json"]));
-    sandbox.run(&["resume", &thread, "--raise", "turns=1", "--json"]).error(2, "not_raised");
+    sandbox.run(&["resume", &thread, "--raise", "turns=1", "--json"]).error(2, "limit_not_raised");
     assert_eq!(paid(&sandbox), 2);
     // What was used counts on, in another process too.
     reached(&sandbox.run(&["resume", &thread, "--raise", "turns=5", "--json"]));

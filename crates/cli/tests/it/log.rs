@@ -121,7 +121,7 @@ fn an_invalid_line_is_reported() {
     let path = sandbox.transcript(&thread);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("thread_created", "thread_drawn__")).unwrap();
-    let error = sandbox.run(&["log", &thread, "--json"]).error(6, "bad_line");
+    let error = sandbox.run(&["log", &thread, "--json"]).error(6, "invalid_line");
     assert!(error["message"].as_str().unwrap().starts_with("line 1 of the log"), "{error}");
     let raw = sandbox.run(&["log", &thread, "--raw"]);
     assert_eq!(raw.code, Some(6), "the bytes are shown, and what they are worth is said");

@@ -67,27 +67,27 @@ fn a_log_that_reindex_left_out_is_reported_by_every_command() {
     let (sandbox, thread) = sandbox();
     flip(&sandbox.transcript(&thread));
     lose_database(&sandbox);
-    sandbox.run(&["reindex", "--json"]).error_beside_data(6, "left_out");
+    sandbox.run(&["reindex", "--json"]).error_beside_data(6, "threads_skipped");
     for args in [["verify", "--all", "--json"], ["verify", &thread, "--json"]] {
         let ran = sandbox.run(&args);
-        assert_eq!(ran.error_beside_data(6, "damaged")["thread_id"], thread.as_str());
+        assert_eq!(ran.error_beside_data(6, "log_damaged")["thread_id"], thread.as_str());
     }
     let ran = sandbox.run(&["backup", "../copy", "--json"]);
-    ran.error_beside_data(6, "left_out");
+    ran.error_beside_data(6, "threads_skipped");
     let made = &ran.records()[0];
-    assert_eq!((&made["threads"], &made["bad"][0]["copied"]), (&0.into(), &true.into()));
+    assert_eq!((&made["threads"], &made["failed_checks"][0]["copied"]), (&0.into(), &true.into()));
     let kept = sandbox.root().join("copy/threads").join(&thread).join("transcript.jsonl");
     assert_eq!(fs::read(kept).unwrap(), fs::read(sandbox.transcript(&thread)).unwrap());
     let ran = sandbox.run(&["doctor", "--json"]);
-    ran.error_beside_data(6, "damage");
-    let found = finding(&ran, "thread_unknown");
+    ran.error_beside_data(6, "doctor_damage");
+    let found = finding(&ran, "thread_not_indexed");
     assert!(found["why"].as_str().unwrap().contains("is damaged"), "{found}");
     assert!(found["help"].as_str().unwrap().starts_with("restore the folder from a backup"), "{found}");
     // What was left out is not forgotten in a store that is made from the backup.
     fs::create_dir(sandbox.root().join("elsewhere")).unwrap();
-    sandbox.run(&["-C", "../elsewhere", "restore", "../copy", "--json"]).error_beside_data(6, "left_out");
+    sandbox.run(&["-C", "../elsewhere", "restore", "../copy", "--json"]).error_beside_data(6, "threads_skipped");
     let ran = sandbox.run(&["-C", "../elsewhere", "doctor", "--json"]);
-    assert_eq!(finding(&ran, "left_out")["subject"], thread.as_str());
+    assert_eq!(finding(&ran, "threads_skipped")["subject"], thread.as_str());
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_sound_log_that_is_not_in_the_database_is_reported_and_indexed() {
     assert_eq!(sandbox.run(&["reindex"]).code, Some(0));
     fs::rename(&away, sandbox.threads().join(&thread)).unwrap();
     sandbox.run(&["verify", "--all", "--json"]).error_beside_data(6, "database_differs");
-    let found = finding(&sandbox.run(&["doctor", "--json"]), "thread_unknown");
+    let found = finding(&sandbox.run(&["doctor", "--json"]), "thread_not_indexed");
     assert_eq!(found["help"], "`selvedge reindex` indexes it");
     assert_eq!(sandbox.run(&["reindex"]).code, Some(0));
     clean(&sandbox, &["doctor", "--deep"]);
@@ -114,8 +114,8 @@ fn a_cut_log_that_is_not_in_the_database_continues_when_the_loss_is_accepted() {
     let first: String = log.split_inclusive('\n').take(2).collect();
     fs::write(sandbox.transcript(&thread), first).unwrap();
     lose_database(&sandbox);
-    sandbox.run(&["reindex", "--json"]).error_beside_data(6, "left_out");
-    let found = finding(&sandbox.run(&["doctor", "--json"]), "thread_unknown");
+    sandbox.run(&["reindex", "--json"]).error_beside_data(6, "threads_skipped");
+    let found = finding(&sandbox.run(&["doctor", "--json"]), "thread_not_indexed");
     let help = format!("selvedge repair {thread} --accept-loss");
     assert!(found["help"].as_str().unwrap().contains(&help), "{found}");
     assert_eq!(sandbox.run(&["repair", &thread, "--accept-loss"]).code, Some(0));
@@ -126,7 +126,7 @@ fn a_cut_log_that_is_not_in_the_database_continues_when_the_loss_is_accepted() {
 fn a_copied_folder_is_reported_as_a_copy() {
     let (sandbox, thread) = sandbox();
     copy(&sandbox.threads().join(&thread), &sandbox.threads().join("t9"));
-    let found = finding(&sandbox.run(&["doctor", "--json"]), "thread_unknown");
+    let found = finding(&sandbox.run(&["doctor", "--json"]), "thread_not_indexed");
     assert_eq!(found["subject"], "t9");
     assert!(found["why"].as_str().unwrap().contains(&format!("a copy of the log of thread `{thread}`")), "{found}");
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
@@ -142,10 +142,10 @@ fn a_thread_behind_a_link_is_reported_left_out_and_not_deleted() {
     fs::rename(&folder, &away).unwrap();
     symlink(&away, &folder).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
-    ran.error_beside_data(6, "damage");
+    ran.error_beside_data(6, "doctor_damage");
     assert!(finding(&ran, "store_unusable")["what"].as_str().unwrap().contains("symbolic link"));
     let ran = sandbox.run(&["reindex", "--json"]);
-    assert_eq!(ran.error_beside_data(6, "left_out")["thread_id"], thread.as_str());
+    assert_eq!(ran.error_beside_data(6, "threads_skipped")["thread_id"], thread.as_str());
     assert_eq!(ran.records()[0]["threads"], 1, "{good} is indexed");
     sandbox.run(&["thread", "delete", &thread, "--yes", "--json"]).error(4, "store_unusable");
     assert!(away.join("transcript.jsonl").exists());
@@ -153,12 +153,12 @@ fn a_thread_behind_a_link_is_reported_left_out_and_not_deleted() {
     // The same with a database that does not know it.
     lose_database(&sandbox);
     let ran = sandbox.run(&["reindex", "--json"]);
-    assert_eq!(ran.error_beside_data(6, "left_out")["thread_id"], thread.as_str());
+    assert_eq!(ran.error_beside_data(6, "threads_skipped")["thread_id"], thread.as_str());
     let ran = sandbox.run(&["doctor", "--json"]);
     assert_eq!(finding(&ran, "folder_link")["subject"], thread.as_str());
     let ran = sandbox.run(&["backup", "../copy", "--json"]);
-    ran.error_beside_data(6, "left_out");
-    assert_eq!(ran.records()[0]["bad"][0]["copied"], false);
+    ran.error_beside_data(6, "threads_skipped");
+    assert_eq!(ran.records()[0]["failed_checks"][0]["copied"], false);
 }
 
 #[test]
@@ -176,11 +176,11 @@ fn blobs_behind_a_link_are_refused_and_the_log_is_still_backed_up() {
         sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "blob_damaged");
         for args in [&["doctor", "--json"][..], &["doctor", "--deep", "--json"]] {
             let ran = sandbox.run(args);
-            ran.error_beside_data(6, "damage");
+            ran.error_beside_data(6, "doctor_damage");
             finding(&ran, "blobs_refused");
         }
         let ran = sandbox.run(&["backup", &format!("../copy-{number}"), "--json"]);
-        ran.error_beside_data(6, "left_out");
+        ran.error_beside_data(6, "threads_skipped");
         assert_eq!(ran.records()[0]["threads"], 1, "{ran:?}");
         let kept = sandbox.root().join(format!("copy-{number}/threads")).join(&thread).join("transcript.jsonl");
         assert_eq!(fs::read(kept).unwrap(), fs::read(sandbox.transcript(&thread)).unwrap());
@@ -205,9 +205,9 @@ fn manifests_and_tombstones_are_verified_by_backup_and_restore() {
     edit(&manifest);
     edit(&tombstone);
     let ran = sandbox.run(&["backup", "../bad", "--json"]);
-    ran.error_beside_data(6, "left_out");
+    ran.error_beside_data(6, "threads_skipped");
     let files = |ran: &Ran| {
-        let bad = ran.records()[0]["bad"].as_array().unwrap().clone();
+        let bad = ran.records()[0]["failed_checks"].as_array().unwrap().clone();
         bad.iter().map(|one| one["file"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(files(&ran), ["thread.json", "tombstone"]);
@@ -218,7 +218,7 @@ fn manifests_and_tombstones_are_verified_by_backup_and_restore() {
     fs::write(copied.join(&thread).join("stray.sh"), "boo").unwrap();
     fs::create_dir(sandbox.root().join("elsewhere")).unwrap();
     let ran = sandbox.run(&["-C", "../elsewhere", "restore", "../good", "--json"]);
-    ran.error_beside_data(6, "left_out");
+    ran.error_beside_data(6, "threads_skipped");
     assert_eq!(files(&ran), ["thread.json", "tombstone"]);
     let restored = sandbox.root().join("elsewhere/.ai/agent/threads");
     assert!(!restored.join(&thread).join("stray.sh").exists());
@@ -252,7 +252,7 @@ fn a_deletion_makes_the_folder_it_needs_and_survives_the_loss_of_the_database() 
         fs::remove_dir(sandbox.threads().join(folder)).unwrap();
     }
     let ran = sandbox.run(&["doctor", "--json"]);
-    ran.error_beside_data(1, "warnings");
+    ran.error_beside_data(1, "doctor_warnings");
     let missing = ran.records()[0]["findings"].as_array().unwrap().clone();
     assert_eq!(missing.iter().filter(|one| one["code"] == "folder_missing").count(), 2, "{ran:?}");
     assert_eq!(sandbox.run(&["thread", "delete", &thread, "--yes"]).code, Some(0));
@@ -264,7 +264,7 @@ fn a_deletion_makes_the_folder_it_needs_and_survives_the_loss_of_the_database() 
     // A tombstone that is lost is written anew from the database.
     fs::remove_dir_all(sandbox.threads().join("tombstones")).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
-    ran.error_beside_data(6, "damage");
+    ran.error_beside_data(6, "doctor_damage");
     assert!(finding(&ran, "tombstone_missing")["help"].as_str().unwrap().contains("selvedge reindex"));
     assert_eq!(sandbox.run(&["reindex"]).code, Some(0));
     clean(&sandbox, &["doctor"]);
@@ -291,7 +291,7 @@ fn keys_with_loose_modes_and_interrupted_rotations_are_reported() {
     let chain = fs::read_dir(keys.join("chain")).unwrap().next().unwrap().unwrap().path();
     let step = fs::read(&chain).unwrap();
     fs::remove_file(&chain).unwrap();
-    finding(&sandbox.run(&["doctor", "--json"]), "chain_broken");
+    finding(&sandbox.run(&["doctor", "--json"]), "key_chain_broken");
     fs::write(&chain, step).unwrap();
     mode(&chain, 0o600);
     // An old copy of the key is put back.
@@ -326,7 +326,7 @@ fn a_store_with_wrong_access_rights_is_reported() {
     fs::create_dir(sandbox.threads().join("owners").join("0".repeat(32))).unwrap();
     let ran = sandbox.run(&["doctor", "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    for code in ["database_aside", "owner_foreign"] {
+    for code in ["database_set_aside", "wrong_owner"] {
         assert_eq!(finding(&ran, code)["severity"], "note");
     }
     let ignored = fs::read_to_string(sandbox.project().join(".ai/.gitignore")).unwrap();
@@ -341,7 +341,7 @@ fn a_small_changed_blob_is_found_at_once_and_a_large_one_is_reported_as_not_hash
         flip(&sandbox.threads().join(&thread).join("blobs").join(blob.to_string()));
         let ran = sandbox.run(&["doctor", "--json"]);
         if is_small {
-            ran.error_beside_data(6, "damage");
+            ran.error_beside_data(6, "doctor_damage");
             finding(&ran, "blob_changed");
         } else {
             assert_eq!((ran.code, &ran.records()[0]["blobs_not_hashed"]), (Some(0), &1.into()));
@@ -349,7 +349,7 @@ fn a_small_changed_blob_is_found_at_once_and_a_large_one_is_reported_as_not_hash
             assert!(said.contains("1 blob was not hashed; `selvedge doctor --deep`"), "{said}");
         }
         assert_eq!(sandbox.run(&["doctor", "--deep"]).code, Some(6));
-        let error = sandbox.run(&["backup", "../copy", "--json"]).error_beside_data(6, "left_out");
+        let error = sandbox.run(&["backup", "../copy", "--json"]).error_beside_data(6, "threads_skipped");
         assert!(error["hint"].as_str().unwrap().contains("selvedge doctor --deep"), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use selvedge_providers::fake::{
-    AnthropicDialogue, Dialogue, OpenAiChatDialogue, OpenAiResponsesDialogue, Reply, Said, Server,
+    AnthropicDialogue, Dialogue, FakeAnswer, OpenAiChatDialogue, OpenAiResponsesDialogue, Reply, Server,
 };
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn run(sandbox: &Sandbox, args: &[&str], variables: &[(&str, &str)]) -> Ran {
     Ran::of(feed(with(sandbox, args, variables).spawn().unwrap(), b""))
 }
 
-fn answer(dialogue: &dyn Dialogue, said: &Said) -> Reply {
+fn answer(dialogue: &dyn Dialogue, said: &FakeAnswer) -> Reply {
     Reply::events(dialogue.answer(said))
 }
 
@@ -57,9 +57,9 @@ fn formats() -> [(Box<dyn Dialogue>, &'static str, &'static str, &'static str); 
 fn a_directive_runs_on_every_format_streamed_priced_and_with_the_vendors_variables() {
     for (dialogue, model, base, key) in formats() {
         let (sandbox, server) = project();
-        let call = Said::text(&["Let me ", "look."]).call("call_a", "file_list", &["{\"path\":", "\".\"}"]);
+        let call = FakeAnswer::text(&["Let me ", "look."]).call("call_a", "file_list", &["{\"path\":", "\".\"}"]);
         server.push(answer(&*dialogue, &call));
-        server.push(answer(&*dialogue, &Said::text(&["Hel", "lo."])));
+        server.push(answer(&*dialogue, &FakeAnswer::text(&["Hel", "lo."])));
         let url = dialogue.base_url(&server.url());
         let variables = [(base, url.as_str()), (key, CANARY)];
         let ran = run(&sandbox, &["run", "hello", "--model", model, "--json"], &variables);
@@ -83,6 +83,11 @@ fn a_directive_runs_on_every_format_streamed_priced_and_with_the_vendors_variabl
             assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", dialogue.path()), "{model}");
             assert_eq!(request.header(header), Some(value.as_str()), "{model}");
             assert_eq!(request.json()["stream"], true, "{model}");
+            if model.starts_with("openai:") {
+                // Another host than the vendor's may ignore the newer name, and answer without a limit.
+                let body = request.json();
+                assert!(body["max_tokens"].is_u64() && body.get("max_completion_tokens").is_none(), "{body}");
+            }
             assert_eq!(request.json()["model"], model.split_once(':').unwrap().1, "the provider's own name");
         }
         assert!(received[1].json().to_string().contains("call_a"), "{model}: the result of the call is sent back");
@@ -118,7 +123,7 @@ fn a_missing_key_is_named_and_no_thread_is_created() {
 #[test]
 fn a_local_server_needs_no_key() {
     let (sandbox, server) = project();
-    server.push(answer(&OpenAiChatDialogue, &Said::text(&["Hello."])));
+    server.push(answer(&OpenAiChatDialogue, &FakeAnswer::text(&["Hello."])));
     let url = format!("{}/v1/", server.url());
     let line = "known: [{id: 'openai:tiny', input: 0, output: 0}]\n";
     configure(&sandbox, line);
@@ -131,13 +136,16 @@ fn a_local_server_needs_no_key() {
 #[test]
 fn a_model_without_a_price_is_refused_under_a_spending_limit_with_the_line_to_add() {
     let (sandbox, server) = project();
-    server.handle(|_| answer(&OpenAiChatDialogue, &Said::text(&["Hello."])));
+    server.handle(|_| answer(&OpenAiChatDialogue, &FakeAnswer::text(&["Hello."])));
     let url = format!("{}/v1", server.url());
     let line = format!("providers: [{{id: local, format: openai, base_url: '{url}'}}]\n");
     configure(&sandbox, &line);
     let args = ["run", "hello", "--model", "local:tiny", "--json"];
     let ran = run(&sandbox, &args, &[]);
     assert_eq!(ran.code, Some(4), "{ran:?}");
+    let chat = run(&sandbox, &["chat", "--model", "local:tiny", "--json"], &[]);
+    chat.error(4, "price_unknown");
+    assert_eq!(sandbox.run(&["thread", "list", "--json"]).json()["threads"], json!([]), "no thread is left behind");
     let error: Value = serde_json::from_str(ran.stderr.lines().last().unwrap()).unwrap();
     let hint = error["error"]["hint"].as_str().unwrap();
     let start = hint.find("known: [").unwrap();
@@ -152,7 +160,7 @@ fn a_model_without_a_price_is_refused_under_a_spending_limit_with_the_line_to_ad
 #[test]
 fn a_tier_is_the_model_of_the_provider_whose_key_is_there() {
     let (sandbox, server) = project();
-    server.handle(|_| answer(&AnthropicDialogue, &Said::text(&["Hello."])));
+    server.handle(|_| answer(&AnthropicDialogue, &FakeAnswer::text(&["Hello."])));
     let url = server.url();
     let named = |variables: &[(&str, &str)], tier: &str| {
         run(&sandbox, &["model", "show", tier, "--json"], variables).json()["model"].as_str().unwrap().to_owned()
@@ -178,7 +186,7 @@ fn a_tier_is_the_model_of_the_provider_whose_key_is_there() {
 #[test]
 fn a_recorded_run_is_replayed_offline_and_has_no_key() {
     let (sandbox, server) = project();
-    server.push(answer(&AnthropicDialogue, &Said::text(&["Hello ", "there."])));
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["Hello ", "there."])));
     let url = server.url();
     let model = "anthropic:claude-sonnet-5-5";
     let variables = [("ANTHROPIC_BASE_URL", url.as_str()), ("ANTHROPIC_API_KEY", CANARY)];
@@ -194,8 +202,33 @@ fn a_recorded_run_is_replayed_offline_and_has_no_key() {
     assert!(ran.code == Some(2) && ran.stderr.contains("recording_invalid"), "{ran:?}");
 }
 
+#[test]
+fn every_command_that_runs_a_thread_can_record_its_calls() {
+    let (sandbox, server) = project();
+    let url = server.url();
+    let model = "anthropic:claude-sonnet-5-5";
+    let variables = [("ANTHROPIC_BASE_URL", url.as_str()), ("ANTHROPIC_API_KEY", CANARY)];
+    let calls = |folder: &str| fs::read_dir(sandbox.project().join(folder)).map_or(0, Iterator::count) / 3;
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["One."])));
+    let ran = run(&sandbox, &["run", "hello", "--model", model, "--record", "tape", "--json"], &variables);
+    assert_eq!((ran.code, calls("tape")), (Some(0), 1), "{ran:?}");
+    let thread = crate::running::thread_of(&ran);
+    for (args, count) in [
+        (&["send", &thread, "And two?", "--record", "tape"][..], 2),
+        (&["send", &thread, "Unrecorded?"], 2),
+        (&["resume", &thread, "And three?", "--record", "tape"], 3),
+        (&["send", "@", "And four?", "--record", "other"], 3),
+    ] {
+        server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["Next."])));
+        let ran = run(&sandbox, args, &variables);
+        assert_eq!((ran.code, calls("tape")), (Some(0), count), "{args:?}: {ran:?}");
+    }
+    assert_eq!(calls("other"), 1);
+    nowhere(&sandbox, &[&ran], CANARY);
+}
+
 /// A provider that repeats the key in its error, and a model that repeats it in its answer.
-fn canary_is_hidden(configuration: &str, variables: &[(&str, &str)], canary: &str, is_known: bool) {
+fn canary_is_hidden(configuration: &str, variables: &[(&str, &str)], canary: &str) {
     let (sandbox, server) = project();
     let url = server.url();
     let extra = format!("\n    base_url: {url}\n    format: anthropic\n");
@@ -205,6 +238,18 @@ fn canary_is_hidden(configuration: &str, variables: &[(&str, &str)], canary: &st
             "providers:\n  - id: host{extra}    {configuration}\nknown: [{{id: 'host:m', input: 1, output: 1}}]\n"
         ),
     );
+    // A tool that shows what it should not.
+    let file = sandbox.root().join("shown");
+    fs::write(&file, format!("the key is {canary}, in JSON {{\"key\":\"{canary}\"}}\n")).unwrap();
+    put(
+        &sandbox,
+        ".ai/tools/show.yaml",
+        &format!(
+            "name: show\ndescription: Shows.\ninput_schema: {{type: object}}\nclass: pure\ncommand: [cat, {}]\nenvironment: [PATH]\n",
+            file.display()
+        ),
+    );
+    put(&sandbox, ".ai/directives/hello.md", "---\nname: hello\npermissions: [tool.show]\n---\nSay hello.\n");
     let args = ["run", "hello", "--model", "host:m", "--record", "tape"];
     let body =
         json!({"type": "error", "error": {"type": "authentication_error", "message": format!("bad key {canary}")}});
@@ -214,16 +259,25 @@ fn canary_is_hidden(configuration: &str, variables: &[(&str, &str)], canary: &st
     assert!(refused.stderr.contains("bad key"), "{refused:?}");
     let sent = server.received();
     assert_eq!(sent[0].header("x-api-key"), Some(canary), "{refused:?}");
-    let mut all = vec![refused];
-    if is_known {
-        server.push(answer(&AnthropicDialogue, &Said::text(&["The key is ", canary, "."])));
-        let ran = run(&sandbox, &args, variables);
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        all.push(ran);
-    }
-    for args in
-        [&["model", "list", "--json"][..], &["model", "show", "host:m"], &["model", "check"], &["config", "list"]]
-    {
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["I look."]).call("call_a", "show", &["{}"])));
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["The key is ", canary, "."])));
+    let ran = run(&sandbox, &args, variables);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("The key is [redacted]."), "{ran:?}");
+    let sent = server.received();
+    let told = String::from_utf8_lossy(&sent.last().unwrap().body).into_owned();
+    assert!(told.contains("the key is [redacted], in JSON") && !told.contains(canary), "{told}");
+    let mut all = vec![refused, ran];
+    for args in [
+        &["model", "list", "--json"][..],
+        &["model", "show", "host:m"],
+        &["model", "check"],
+        &["config", "list"],
+        &["transcript", "@"],
+        &["log", "@", "--json"],
+        &["state", "@"],
+        &["export", "@", "-o", "exported.json"],
+    ] {
         all.push(run(&sandbox, args, variables));
     }
     nowhere(&sandbox, &all.iter().collect::<Vec<_>>(), canary);
@@ -231,14 +285,14 @@ fn canary_is_hidden(configuration: &str, variables: &[(&str, &str)], canary: &st
 
 #[test]
 fn keys_of_the_environment_files_and_commands_are_nowhere() {
-    canary_is_hidden("api_key_env: PLAIN_NAME", &[("PLAIN_NAME", CANARY)], CANARY, true);
+    canary_is_hidden("api_key_env: PLAIN_NAME", &[("PLAIN_NAME", CANARY)], CANARY);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     fs::write(&file, format!("{CANARY}\n")).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    canary_is_hidden(&format!("api_key_file: {}", file.display()), &[], CANARY, true);
-    // What a command prints is known to its provider only.
-    canary_is_hidden(&format!("api_key_command: [cat, {}]", file.display()), &[], CANARY, false);
+    canary_is_hidden(&format!("api_key_file: {}", file.display()), &[], CANARY);
+    // What a command prints is known only when the key is first needed.
+    canary_is_hidden(&format!("api_key_command: [cat, {}]", file.display()), &[], CANARY);
 }
 
 #[test]
@@ -268,21 +322,54 @@ fn a_probe_makes_one_real_call_and_says_what_came_of_it() {
     let (sandbox, server) = project();
     let url = server.url();
     let variables = [("ANTHROPIC_BASE_URL", url.as_str()), ("ANTHROPIC_API_KEY", CANARY)];
-    server.push(answer(&AnthropicDialogue, &Said::text(&["ok"])));
+    // It has no list of models: the cheapest known one is tried.
+    server.push(Reply::whole(404, &[], "not found"));
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["ok"])));
     let ran = run(&sandbox, &["model", "check", "--probe", "--json"], &variables);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let records = ran.records();
     let of = |provider: &str| records.iter().find(|record| record["provider"] == provider).unwrap();
     assert_eq!(of("anthropic")["probe"]["output_tokens"], 5, "{records:?}");
     assert_eq!((&of("openai")["ok"], &of("openai")["probe"]), (&json!(false), &Value::Null), "{records:?}");
-    assert_eq!(server.received().len(), 1);
+    let received = server.received();
+    assert_eq!((received.len(), received[0].method.as_str(), received[0].path.as_str()), (2, "GET", "/v1/models"));
+    assert_eq!(received[0].header("x-api-key"), Some(CANARY));
     server.push(Reply::whole(401, &[], json!({"error": {"message": format!("no such key: {CANARY}")}}).to_string()));
     let ran = run(&sandbox, &["model", "check", "anthropic:claude-sonnet-5-5", "--probe"], &variables);
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.stderr.contains("401") && !ran.stderr.contains(CANARY), "{ran:?}");
     let ran = run(&sandbox, &["model", "check", "anthropic:claude-sonnet-5-5"], &[]);
     assert_eq!(ran.code, Some(3), "{ran:?}");
-    assert_eq!(server.received().len(), 2, "without a key nothing is sent");
+    assert_eq!(server.received().len(), 3, "without a key nothing is sent");
+}
+
+/// A local server was probed with a model of OpenAI's.
+#[test]
+fn a_host_that_is_not_the_vendors_own_is_asked_which_models_it_has() {
+    let (sandbox, server) = project();
+    server.handle(|request| match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/v1/models") => {
+            Reply::whole(200, &[], json!({"object": "list", "data": [{"id": "tiny"}, {"id": "small"}]}).to_string())
+        }
+        ("POST", "/v1/chat/completions") if request.json()["model"] == "tiny" => {
+            answer(&OpenAiChatDialogue, &FakeAnswer::text(&["ok"]))
+        }
+        _ => Reply::whole(404, &[], json!({"error": {"message": "not here"}}).to_string()),
+    });
+    let url = format!("{}/v1", server.url());
+    let variables = [("OPENAI_BASE_URL", url.as_str())];
+    let ran = run(&sandbox, &["init"], &variables);
+    assert!(ran.stderr.contains("`selvedge model check --probe` asks which models a host has"), "{ran:?}");
+    let ran = run(&sandbox, &["model", "check", "--probe", "--json"], &variables);
+    let records = ran.records();
+    let of = |provider: &str| records.iter().find(|record| record["provider"] == provider).unwrap();
+    assert_eq!((&of("openai")["model"], &of("openai")["ok"]), (&json!("openai:tiny"), &json!(true)), "{records:?}");
+    assert_eq!((&of("openai")["serves"], &of("anthropic")["serves"]), (&json!(["tiny", "small"]), &Value::Null));
+    assert_eq!(of("openai-responses")["ok"], false, "it has the models, and not this format");
+    let ran = run(&sandbox, &["model", "check", "--probe"], &variables);
+    assert!(ran.stdout.contains("  serves `tiny`, `small`\n"), "{ran:?}");
+    let ran = run(&sandbox, &["run", "hello", "--model", "openai:tiny", "--json"], &variables);
+    assert_eq!(ran.code, Some(4), "its price is not known: {ran:?}");
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn a_file_is_imported_once_and_its_thread_says_so() {
     let done = import(&sandbox, &path, &[]).json();
     assert_eq!((&done["outcome"], &done["thread_id"]), (&json!("imported"), &json!("pear")));
     assert_eq!((&done["counts"], &done["messages_added"]), (&looked["counts"], &looked["messages_added"]));
-    assert_eq!((&done["counts"]["repaired_glued"], &done["counts"]["skipped_torn"]), (&json!(1), &json!(1)));
+    assert_eq!((&done["counts"]["repaired_joined"], &done["counts"]["skipped_torn"]), (&json!(1), &json!(1)));
     let again = import(&sandbox, &path, &[]).json();
     assert_eq!((&again["outcome"], &again["version"]), (&json!("unchanged"), &done["version"]));
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use selvedge_model::{Manifest, Status, ThreadId};
-use selvedge_store::{Leases, Registry};
+use selvedge_store::{Leases, Registry, Summary};
 use serde_json::{Value, json};
 
 use crate::children::{SLEEPS, SPAWN, SPAWN_ASYNC, calling, eventually, family, has, keyed};
@@ -81,9 +81,9 @@ fn below(sandbox: &Sandbox, parent: &ThreadId) -> Vec<Manifest> {
 #[track_caller]
 fn holds_after(sandbox: &Sandbox, parent: &ThreadId, said: &str) {
     let store = sandbox.open_to_look();
-    let mut all: Vec<Manifest> = store.children(parent).unwrap().into_iter().map(|child| child.manifest).collect();
-    all.push(store.get(parent).unwrap().manifest);
-    for id in all.iter().map(|thread| &thread.thread_id) {
+    let mut all = store.children(parent).unwrap();
+    all.push(store.get(parent).unwrap());
+    for id in all.iter().map(|thread| &thread.manifest.thread_id) {
         let is_held = || store.holder(id).unwrap().is_some();
         let before = is_held();
         let shown = status(sandbox, id.as_str());
@@ -94,7 +94,10 @@ fn holds_after(sandbox: &Sandbox, parent: &ThreadId, said: &str) {
     assert_eq!((ran.code, &ran.json()["verified"]["holds"]), (Some(0), &json!(true)), "after `{said}`: {ran:?}");
     for account in ran.json()["accounts"].as_array().unwrap() {
         let end = ThreadId::new(account["threads"].as_array().unwrap().last().unwrap().as_str().unwrap()).unwrap();
-        let waits = all.iter().any(|thread| thread.thread_id == end && thread.status == Status::Suspended);
+        // Another process may have resumed it since.
+        let is_unchanged = |before: &Summary| sandbox.open_to_look().get(&end).unwrap().version == before.version;
+        let before = all.iter().find(|thread| thread.manifest.thread_id == end);
+        let waits = before.is_some_and(|before| before.manifest.status == Status::Suspended && is_unchanged(before));
         let calls = account["reservations"].as_array().unwrap().iter().filter(|held| held["child"].is_null());
         let open = calls.filter(|held| held["state"] == "reserved" || held["state"] == "issued").count();
         assert!(!waits || open == 0, "after `{said}` a dead call of {end} holds money: {account}");

@@ -91,7 +91,7 @@ fn a_damaged_thread_is_neither_archived_nor_deleted() {
     log[200] ^= 1;
     fs::write(sandbox.transcript(&thread), log).unwrap();
     let ran = sandbox.run(&["prune", "--older-than", "0d", "--archive", "../kept", "--yes", "--json"]);
-    ran.error(6, "damaged");
+    ran.error(6, "log_damaged");
     assert!(sandbox.transcript(&thread).exists());
     assert_eq!(fs::read_dir(sandbox.root().join("kept")).unwrap().count(), 0);
 }

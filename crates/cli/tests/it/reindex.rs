@@ -40,7 +40,7 @@ fn a_damaged_log_is_reported_and_sets_the_exit_code() {
     let damaged = fs::read_to_string(&path).unwrap().replace("hello", "hullo");
     fs::write(&path, &damaged).unwrap();
     let ran = sandbox.run(&["reindex", "--json"]);
-    assert_eq!(ran.error_beside_data(6, "left_out")["thread_id"], thread.as_str());
+    assert_eq!(ran.error_beside_data(6, "threads_skipped")["thread_id"], thread.as_str());
     let rebuilt = &ran.records()[0];
     assert_eq!((&rebuilt["threads"], &rebuilt["left_out"][0]["thread_id"]), (&1.into(), &thread.as_str().into()));
     assert_eq!(rebuilt["left_out"][0]["known"], true);

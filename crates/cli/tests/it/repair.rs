@@ -14,7 +14,7 @@ fn unsigned_bytes_are_moved_aside_and_the_log_continues() {
     let whole = fs::read(&path).unwrap();
     fs::write(&path, [&whole[..], b"garbage"].concat()).unwrap();
     let dry = sandbox.run(&["repair", &thread, "--dry-run", "--json"]).json();
-    assert_eq!((&dry["repairs"][0]["found"], &dry["dry_run"]), (&"foreign_bytes".into(), &true.into()));
+    assert_eq!((&dry["repairs"][0]["kind"], &dry["dry_run"]), (&"foreign_bytes".into(), &true.into()));
     let done = sandbox.run(&["repair", &thread, "--json"]).json();
     assert_eq!((&done["repairs"][0]["bytes"], &done["version"]), (&7.into(), &1.into()));
     assert!(fs::read(&path).unwrap().starts_with(&whole));
@@ -47,7 +47,7 @@ fn a_loss_must_be_accepted() {
     assert!(refused["hint"].as_str().unwrap().contains("--accept-loss"), "{refused}");
     assert_eq!(refused["unchanged_up_to"], 0);
     let done = sandbox.run(&["repair", &thread, "--accept-loss", "--json"]).json();
-    assert_eq!((&done["repairs"][0]["found"], &done["version"]), (&"loss".into(), &2.into()));
+    assert_eq!((&done["repairs"][0]["kind"], &done["version"]), (&"loss".into(), &2.into()));
     assert!(fs::read_to_string(&path).unwrap().starts_with(&first));
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
     assert_eq!(sandbox.append(&thread, "2", HELLO), 3);
@@ -60,7 +60,7 @@ fn damage_is_refused_with_what_is_still_proven() {
     let path = sandbox.transcript(&thread);
     let damaged = fs::read_to_string(&path).unwrap().replace("hello", "hullo");
     fs::write(&path, &damaged).unwrap();
-    let refused = sandbox.run(&["repair", &thread, "--accept-loss", "--json"]).error(6, "damaged");
+    let refused = sandbox.run(&["repair", &thread, "--accept-loss", "--json"]).error(6, "log_damaged");
     assert_eq!(refused["unchanged_up_to"], 0);
     assert_eq!(fs::read_to_string(&path).unwrap(), damaged);
     sandbox.run(&["repair", "missing", "--json"]).error(3, "thread_not_found");
@@ -97,10 +97,10 @@ fn an_accepted_loss_stays_visible_and_the_ledger_agrees() {
     let doctor = sandbox.run(&["doctor", "--json"]).json();
     assert!(doctor["findings"].as_array().unwrap().iter().any(|one| one["code"] == "versions_lost"), "{doctor}");
     let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
-    assert_eq!(listed["snapshots"][0]["good"], false, "{listed}");
+    assert_eq!(listed["snapshots"][0]["usable"], false, "{listed}");
     assert!(listed["snapshots"][0]["why"].as_str().unwrap().contains("lost"), "{listed}");
     let budget = sandbox.run(&["budget", &thread, "--verify", "--json"]).json();
-    assert_eq!(budget["verified"]["found"], serde_json::json!([]), "{budget}");
+    assert_eq!(budget["verified"]["differences"], serde_json::json!([]), "{budget}");
 }
 
 /// `budget --verify` said that each ceiling had held at every posting, with nine of the account's postings lost.
@@ -123,12 +123,12 @@ fn lost_postings_are_named_and_are_not_said_to_have_been_checked() {
     let unposted = |expected: u64| {
         let told = verified(&thread);
         assert_eq!(
-            (&told["verdict"], &told["holds"], &told["found"]),
+            (&told["verdict"], &told["holds"], &told["differences"]),
             (&"incomplete".into(), &Value::Null, &json!([]))
         );
-        assert_eq!((&told["postings"], &told["unposted"]), (&before.into(), &expected.into()), "{told}");
+        assert_eq!((&told["postings"], &told["postings_skipped"]), (&before.into(), &expected.into()), "{told}");
         let gone = format!("account `{thread}`: postings {} to {lost} were lost", before + 1);
-        assert!(told["gone"][0].as_str().unwrap().starts_with(&gone), "{told}");
+        assert!(told["unavailable"][0].as_str().unwrap().starts_with(&gone), "{told}");
         let shown = sandbox.run(&["budget", &thread, "--verify"]);
         assert!(!shown.stdout.contains('✓') && shown.stdout.contains(&gone), "{shown:?}");
         assert_eq!(shown.code, Some(0), "{shown:?}");
@@ -165,7 +165,7 @@ fn the_content_of_a_snapshot_is_recovered() {
     let dry = sandbox.run(&["repair", &thread, "--from-snapshot", "--dry-run", "--json"]).json();
     let done = sandbox.run(&["repair", &thread, "--from-snapshot", "--json"]).json();
     assert_eq!(dry["repairs"].as_array().unwrap().len(), done["repairs"].as_array().unwrap().len());
-    let brought = done["repairs"].as_array().unwrap().iter().find(|one| one["found"] == "provisional").unwrap();
+    let brought = done["repairs"].as_array().unwrap().iter().find(|one| one["kind"] == "provisional").unwrap();
     assert_eq!(&brought["log_version"], version);
     assert!(brought["messages"].as_u64().unwrap() > 0, "{done}");
     assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));

@@ -98,7 +98,7 @@ fn a_replay_from_the_middle_of_a_run_compares_what_follows() {
     let compared = whole["compared"].as_u64().unwrap();
     for from in 1..last {
         let report = replay(&sandbox, &thread, &["--from", &from.to_string()]).json();
-        assert_eq!((&report["identical"], &report["given"]), (&json!(true), &json!(from + 1)), "{report}");
+        assert_eq!((&report["identical"], &report["from_record"]), (&json!(true), &json!(from + 1)), "{report}");
         assert_eq!(report["compared"], json!(compared - from), "{report}");
     }
     let nothing = replay(&sandbox, &thread, &["--from", &last.to_string()]);
@@ -111,7 +111,7 @@ fn a_replay_from_the_middle_of_a_run_compares_what_follows() {
     put(&sandbox, ".ai/config/agent/approvals.yaml", "rules:\n  - { id: money, tool: pay, action: ask }\n");
     let ran = replay(&sandbox, &thread, &["--from", "2"]);
     let error = ran.error_beside_data(1, "replay_diverged");
-    assert!(error["version"].as_u64() > Some(2) && ran.records()[0]["given"] == json!(3), "{error}");
+    assert!(error["version"].as_u64() > Some(2) && ran.records()[0]["from_record"] == json!(3), "{error}");
 }
 
 /// What is said beside a replay, by its name.
@@ -199,7 +199,7 @@ fn a_log_that_is_not_what_was_signed_is_not_replayed() {
     let log = sandbox.transcript(&thread);
     let text = fs::read_to_string(&log).unwrap();
     fs::write(&log, text.replacen("anna", "emma", 1)).unwrap();
-    replay(&sandbox, &thread, &[]).error(6, "damaged");
+    replay(&sandbox, &thread, &[]).error(6, "log_damaged");
 }
 
 #[test]
@@ -207,7 +207,10 @@ fn changesets_of_other_programs_are_taken_from_the_record() {
     let (sandbox, thread) = Sandbox::with_thread();
     sandbox.append(&thread, "0", HELLO);
     let report = replay(&sandbox, &thread, &[]).json();
-    assert_eq!((&report["identical"], &report["compared"], &report["given"]), (&json!(true), &json!(0), &json!(2)));
+    assert_eq!(
+        (&report["identical"], &report["compared"], &report["from_record"]),
+        (&json!(true), &json!(0), &json!(2))
+    );
     let screen = sandbox.run(&["replay", &thread]);
     assert!(screen.stdout.starts_with("nothing in "), "{screen:?}");
     replay(&sandbox, &thread, &["--from", "9"]).error(3, "version_not_found");

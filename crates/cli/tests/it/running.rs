@@ -156,7 +156,7 @@ fn a_thread_killed_in_the_middle_needs_a_decision_and_continues_with_it() {
         assert!(hint.contains(&format!("`selvedge settle call_1 --thread {thread} {word}`")), "{hint}");
     }
     assert_eq!(status(&sandbox, &thread), "suspended");
-    sandbox.run(&["settle", "call_9", "--done", "--json"]).error(3, "no_open_call");
+    sandbox.run(&["settle", "call_9", "--done", "--json"]).error(3, "call_not_open");
     // The call is known by its name alone, and the thread goes on at once.
     let settled = sandbox.run(&["settle", "call_1", "--done", "paid by hand", "--json"]);
     let records = settled.records();

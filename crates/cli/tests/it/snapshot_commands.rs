@@ -22,10 +22,10 @@ fn a_suspended_thread_has_a_snapshot_and_deleting_it_changes_nothing() {
     let (sandbox, thread) = suspended();
     let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
     let one = &listed["snapshots"][0];
-    assert_eq!((&one["place"], &one["good"], &one["base"]), (&json!("newest"), &json!(true), &json!(null)));
+    assert_eq!((&one["place"], &one["usable"], &one["base"]), (&json!("newest"), &json!(true), &json!(null)));
     assert_eq!(one["log_version"], listed["log_version"]);
     let shown = sandbox.run(&["snapshots", &thread]).stdout;
-    assert!(shown.contains("newest") && shown.contains("whole") && shown.contains("good"), "{shown}");
+    assert!(shown.contains("newest") && shown.contains("whole") && shown.contains("usable"), "{shown}");
     let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
     let state = ran.json();
     assert_eq!((&state["status"], &state["suspend_reason"]), (&json!("suspended"), &json!("limit")));
@@ -60,7 +60,7 @@ fn an_edited_snapshot_is_reported_and_not_shown() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("Do it.", "Undo it.")).unwrap();
     let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
-    assert_eq!(listed["snapshots"][0]["good"], json!(false));
+    assert_eq!(listed["snapshots"][0]["usable"], json!(false));
     let ran = sandbox.run(&["state", &thread, "--snapshot", "--json"]);
     assert!(ran.stderr.contains("changed after it was signed"), "{}", ran.stderr);
     assert!(!ran.stdout.contains("Undo it."));
@@ -79,9 +79,9 @@ fn all_commands_agree_on_a_snapshot_whose_base_is_missing() {
     let threads = sandbox.run(&["thread", "list", "--json"]).json();
     let thread = threads["threads"][0]["thread_id"].as_str().unwrap();
     let newest = || sandbox.run(&["snapshots", thread, "--json"]).json()["snapshots"][0].clone();
-    assert!(newest()["good"] == json!(true) && newest()["base"].is_u64(), "{}", newest());
+    assert!(newest()["usable"] == json!(true) && newest()["base"].is_u64(), "{}", newest());
     fs::remove_dir_all(sandbox.threads().join(thread).join("checkpoints")).unwrap();
-    assert_eq!(newest()["good"], json!(false));
+    assert_eq!(newest()["usable"], json!(false));
     let why = newest()["why"].as_str().unwrap().to_owned();
     let shown = sandbox.run(&["state", thread, "--snapshot", "--json"]);
     assert!(
@@ -102,14 +102,14 @@ fn a_file_in_the_place_of_the_archive_folder_is_reported_and_the_rest_is_listed(
     assert!(sandbox.run(&["log", &thread]).stdout.contains("snapshot_failed"));
     let ran = sandbox.run(&["snapshots", &thread, "--json"]);
     let listed = ran.json();
-    assert_eq!((&listed["snapshots"][0]["place"], &listed["snapshots"][0]["good"]), (&json!("newest"), &json!(true)));
-    assert!(listed["unlisted"][0].as_str().unwrap().contains("it is not a folder"), "{listed}");
+    assert_eq!((&listed["snapshots"][0]["place"], &listed["snapshots"][0]["usable"]), (&json!("newest"), &json!(true)));
+    assert!(listed["unreadable_folders"][0].as_str().unwrap().contains("it is not a folder"), "{listed}");
     assert!(sandbox.run(&["snapshots", &thread]).stderr.contains("move it away"));
     let ran = sandbox.run(&["doctor", "--json"]);
     assert!(ran.stdout.contains("snapshot_folder_refused"), "{ran:?}");
     assert_eq!(sandbox.run(&["help", "snapshot_folder_refused"]).code, Some(0));
     fs::remove_file(&file).unwrap();
-    assert_eq!(sandbox.run(&["snapshots", &thread, "--json"]).json()["unlisted"], json!([]));
+    assert_eq!(sandbox.run(&["snapshots", &thread, "--json"]).json()["unreadable_folders"], json!([]));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn an_invalid_snapshot_is_listed_as_not_usable() {
     let good = fs::read(&path).unwrap();
     let named = || {
         let one = &sandbox.run(&["snapshots", &thread, "--json"]).json()["snapshots"][0];
-        assert_eq!((&one["place"], &one["good"]), (&json!("newest"), &json!(false)), "{one}");
+        assert_eq!((&one["place"], &one["usable"]), (&json!("newest"), &json!(false)), "{one}");
         assert!(one["why"].is_string(), "{one}");
         let shown = sandbox.run(&["snapshots", &thread]);
         assert!(shown.stdout.contains("not usable: "), "{shown:?}");

@@ -45,7 +45,7 @@ fn a_newer_format_is_refused_by_name() {
     let (sandbox, _) = Sandbox::with_thread();
     let path = sandbox.threads().join("store.json");
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, text.replace("\"format\":7", "\"format\":99")).unwrap();
+    fs::write(&path, text.replace("\"format\":8", "\"format\":99")).unwrap();
     let error = sandbox.run(&["thread", "list", "--json"]).error(4, "store_unusable");
     assert!(error["message"].as_str().unwrap().contains("99"), "{error}");
 }

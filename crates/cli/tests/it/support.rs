@@ -85,6 +85,16 @@ impl Sandbox {
         sandbox
     }
 
+    /// The same in memory if there is room: for tests that open a store a thousand times and don't depend on what is durable.
+    pub(crate) fn empty_in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        let has_room = rustix::fs::statvfs(memory).is_ok_and(|found| found.f_bavail * found.f_frsize > 1 << 30);
+        let root = if has_room { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        let sandbox = Self { root: root.unwrap() };
+        fs::create_dir(sandbox.project()).unwrap();
+        sandbox
+    }
+
     /// A project with a store and a key, and nothing to begin with.
     pub(crate) fn new() -> Self {
         let sandbox = Self::empty();
@@ -132,7 +142,7 @@ impl Sandbox {
     }
 
     /// A program in the project, with the variables of the sandbox.
-    fn program(&self, name: &str) -> Command {
+    pub(crate) fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
         for name in ["SELVEDGE_DIR", "SELVEDGE_JSON", "NO_COLOR", "CLICOLOR_FORCE", "XDG_CONFIG_HOME"] {
             command.env_remove(name);

@@ -5,7 +5,9 @@
 //! exceeded, no acknowledged write is lost, and unless the column is only a hint the change is named. Which columns are hints is read
 //! from the table in `SECURITY.md`, so that the page says what is true.
 
+mod extremes;
 mod more;
+mod search_index;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -135,7 +137,7 @@ impl World {
 
     /// The same store elsewhere, with a database that `change` changed; nothing if there was nothing to change.
     fn changed(&self, change: &dyn Fn(&Connection) -> bool) -> Option<Sandbox> {
-        let other = Sandbox::empty();
+        let other = Sandbox::empty_in_memory();
         copy(&self.sandbox.root(), &other.root());
         keep_to_owner(&other.home());
         fs::write(other.root().join("earlier.db"), &self.earlier).unwrap();
@@ -147,7 +149,7 @@ impl World {
 }
 
 /// Keys are refused that others may read.
-fn keep_to_owner(folder: &Path) {
+pub(crate) fn keep_to_owner(folder: &Path) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -468,9 +470,14 @@ fn try_table(table: &str) {
         let class_of = |column: &String| classes[&(table.to_owned(), column.clone())];
         // A whole row is what the most careful of its columns is.
         let class = column.as_ref().map_or_else(|| columns.iter().map(class_of).max().unwrap(), class_of);
-        // The row of the thread that the commands are about and the next one; and every row, as a whole.
-        let is_of_row = matches!(change, Change::Remove | Change::Earlier);
-        for place in 0..(if is_of_row { ROWS_MAX } else { 2 }) {
+        // A value in the row of the thread that the commands are about and in the next one. A swap concerns both, and a row that is
+        // planted is like either. Every row, as a whole.
+        let rows = match change {
+            Change::Value { .. } => 2,
+            Change::Swap { .. } | Change::Insert { .. } => 1,
+            Change::Remove | Change::Earlier => ROWS_MAX,
+        };
+        for place in 0..rows {
             let change_it = |database: &Connection| apply(database, table, &columns, place, &change);
             let Some(other) = world.changed(&change_it) else { continue };
             tried += 1;

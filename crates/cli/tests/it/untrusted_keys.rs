@@ -42,16 +42,19 @@ fn nothing_is_appended_to_a_log_that_a_revoked_key_signed_in_its_middle() {
     let other = sandbox.new_thread("scribe");
     assert_eq!(sandbox.run(&["keys", "revoke", &middle[..12], "--yes"]).code, Some(0));
 
-    sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "revoked_key");
-    let error = append(&sandbox, &thread).error(6, "revoked_key");
+    sandbox.run(&["verify", &thread, "--json"]).error_beside_data(6, "log_revoked_key");
+    let error = append(&sandbox, &thread).error(6, "log_revoked_key");
     let way_back = format!("selvedge keys trust --again {}", &middle[..16]);
     assert!(error["hint"].as_str().unwrap().contains(&way_back), "{error}");
-    sandbox.run(&["thread", "rename", &thread, "x", "--json"]).error(6, "revoked_key");
-    sandbox.run(&["repair", &thread, "--json"]).error(6, "revoked_key");
+    sandbox.run(&["thread", "rename", &thread, "x", "--json"]).error(6, "log_revoked_key");
+    sandbox.run(&["repair", &thread, "--json"]).error(6, "log_revoked_key");
     for flags in [&[][..], &["--deep"]] {
         let (code, found) = doctor(&sandbox, flags);
         let [only] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((code, &only["code"], &only["subject"]), (Some(1), &"revoked_key".into(), &thread.as_str().into()));
+        assert_eq!(
+            (code, &only["code"], &only["subject"]),
+            (Some(1), &"log_revoked_key".into(), &thread.as_str().into())
+        );
         assert!(only["help"].as_str().unwrap().contains(&way_back), "{only}");
     }
     // What the key never signed is not touched by that, and the way back is one.
@@ -94,7 +97,7 @@ fn a_manifest_of_an_untrusted_key_is_written_again() {
         sign_as_stranger(&sandbox, &path, "thread", &thread);
         assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0), "the log holds by itself");
         let (code, found) = doctor(&sandbox, &[]);
-        assert_eq!((code, found.len(), &found[0]["code"]), (Some(1), 1, &"manifest_unbelieved".into()), "{found:?}");
+        assert_eq!((code, found.len(), &found[0]["code"]), (Some(1), 1, &"manifest_untrusted".into()), "{found:?}");
         assert!(found[0]["what"].as_str().unwrap().contains("which is not trusted"), "{found:?}");
         match mend {
             "append" => append(&sandbox, &thread).json(),

@@ -75,7 +75,7 @@ fn a_flipped_byte_is_named_by_file_line_byte_and_version() {
     let at = text.match_indices("hello").nth(1).unwrap().0;
     let line = text[..at].matches('\n').count() as u64 + 1;
     damage(&sandbox, &thread, |bytes| bytes[at] ^= 1);
-    let record = verdict(&sandbox, &thread, "damaged");
+    let record = verdict(&sandbox, &thread, "log_damaged");
     let found = &record["damage"];
     assert_eq!((&record["unchanged_up_to"], &found["version"]), (&1.into(), &2.into()));
     let lines = found["first_line"].as_u64().unwrap()..=found["line"].as_u64().unwrap();
@@ -83,7 +83,7 @@ fn a_flipped_byte_is_named_by_file_line_byte_and_version() {
     assert_eq!(found["file"].as_str(), sandbox.transcript(&thread).to_str());
     let ran = sandbox.run(&["verify", &thread]);
     assert!(ran.stdout.contains("damaged in version 2") && ran.stdout.contains("transcript.jsonl"), "{ran:?}");
-    sandbox.run(&["state", &thread, "--json"]).error(6, "damaged");
+    sandbox.run(&["state", &thread, "--json"]).error(6, "log_damaged");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn one_bad_log_among_good_ones_is_reported_and_sets_the_exit_code() {
     damage(&sandbox, &bad, |bytes| bytes[20] ^= 1);
     for args in [&["verify", "--all", "--json"][..], &["verify", &good, &bad, "--json"]] {
         let ran = sandbox.run(args);
-        let error = ran.error_beside_data(6, "damaged");
+        let error = ran.error_beside_data(6, "log_damaged");
         assert!(error["hint"].as_str().unwrap().contains(&bad), "{error}");
         let sound: Vec<_> =
             ran.records().into_iter().map(|record| (record["thread_id"] == good, record["sound"].clone())).collect();
@@ -176,8 +176,8 @@ fn a_pipe_in_place_of_a_file_is_refused_without_waiting() {
     let key = sandbox.root().join("key.pem");
     fs::write(&key, sandbox.run(&["keys", "export"]).stdout).unwrap();
     let key = key.display().to_string();
-    sandbox.run(&["verify", &pipe, "--key", &key, "--json"]).error_beside_data(2, "usage");
-    sandbox.run(&["verify", &key, "--key", &pipe, "--json"]).error(2, "usage");
+    sandbox.run(&["verify", &pipe, "--public-key", &key, "--json"]).error_beside_data(2, "usage");
+    sandbox.run(&["verify", &key, "--public-key", &pipe, "--json"]).error(2, "usage");
     sandbox.run(&["import", &pipe, "--json"]).error(2, "usage");
     sandbox.run(&["import", &pipe, "--format", "selvedge", "--json"]).error_beside_data(2, "usage");
 }

@@ -1,12 +1,17 @@
 //! A call in flight: how it is executed, and its result.
 
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
 use selvedge_model::blocking::try_on_thread;
 use selvedge_model::event::{EffectClass, Process, ToolFailure};
 use selvedge_model::tool::{Output, Reconciled, Started};
-use selvedge_model::{CallId, Cancel, ToolError};
+use selvedge_model::{CallId, Cancel, Stop, ToolError};
+use tokio::time::timeout;
 
 use crate::calls::guarded;
-use crate::decide::calls::Ready;
+use crate::decide::calls::ReadyCall;
 use crate::spawn::Child;
 
 /// A call that is ready behind its gate.
@@ -34,7 +39,7 @@ pub(crate) enum CallEnd {
 /// Dispatches a call and waits for its result.
 pub(super) async fn execute(
     started: Box<dyn Started>,
-    ready: Option<Ready>,
+    ready: Option<ReadyCall>,
     cancel: Cancel,
 ) -> (CallEnd, Option<ToolFailure>) {
     let class = ready.as_ref().map_or(EffectClass::AtMostOnce, |ready| ready.tool.spec().class);
@@ -42,13 +47,35 @@ pub(super) async fn execute(
     let ended = guarded::dispatch(started, &name, class, &cancel).await;
     let (landed, failure) = call_end(ended, class == EffectClass::AtMostOnce);
     // A result that was lost may be known to the tool.
-    if let (CallEnd::Unknown, Some(Ready { tool, call, .. })) = (&landed, ready)
+    if let (CallEnd::Unknown, Some(ReadyCall { tool, call, .. })) = (&landed, ready)
         && let Ok(asked) = try_on_thread(move || guarded::reconcile(&*tool, &call, &cancel))
         && let Reconciled::Done(output) = asked.await
     {
         return (CallEnd::Output(output), None);
     }
     (landed, failure)
+}
+
+/// Waits for a call that may take this long: then it is cancelled, and that is its result, unless it still succeeded or its outcome is
+/// unknown.
+pub(super) async fn in_time(
+    work: impl Future<Output = (CallEnd, Option<ToolFailure>)>,
+    most: Option<Duration>,
+    cancel: &Cancel,
+) -> (CallEnd, Option<ToolFailure>) {
+    let Some(most) = most else { return work.await };
+    let mut work = pin!(work);
+    if let Ok(ended) = timeout(most, &mut work).await {
+        return ended;
+    }
+    cancel.say(Stop::Cancelled);
+    match work.await {
+        (CallEnd::Output(output), _) if output.is_error => {
+            let text = format!("it took longer than {} s and was stopped", most.as_secs());
+            (CallEnd::Output(Output::error(text)), None)
+        }
+        ended => ended,
+    }
 }
 
 /// What the end of a dispatched call means.

@@ -4,19 +4,21 @@ use std::time::Duration;
 
 use selvedge_log::hash::sha256;
 use selvedge_model::answer::{Answer, Usage};
-use selvedge_model::event::{ManifestChanged, TurnUsage};
+use selvedge_model::event::TurnUsage;
 use selvedge_model::limits::Cost;
 use selvedge_model::message::Block;
 use selvedge_model::{Classify, Event, Message, ModelError, Money, Reason, Role, Stop, Timestamp};
 use serde_json::json;
 
+use crate::answer_size::beginning;
 use crate::approval;
-use crate::assignment::{Assignment, Permission};
 use crate::decide::ending::{self, EndReason, Failed};
-use crate::decide::money::{Bid, Hold, Settled, Spent};
+use crate::decide::hooks::{self, AfterError};
+use crate::decide::money::{CostBound, HeldMoney, Settled, Spent};
 use crate::decide::{Commit, Live, Look, Rules, Step, With, calls, context};
 use crate::fold::Fold;
 use crate::held::Delta;
+use crate::run_config::{Permission, RunConfig};
 
 /// A turn: the attempts to get one answer.
 #[derive(Clone, Debug)]
@@ -32,13 +34,15 @@ pub(crate) struct Turn {
     /// The number of attempts, this one included.
     pub(crate) attempts: u32,
     /// The money held for this attempt.
-    hold: Option<Hold>,
+    hold: Option<HeldMoney>,
     /// The settled cost, until it is on record.
     settled: Option<Settled>,
     /// The result of the attempt.
     reply: Option<Result<Box<Answer>, ModelError>>,
     /// The partial texts of earlier attempts that were cut off, with the number of the attempt.
     cut: Vec<(u32, String)>,
+    /// What the log should say of earlier attempts: sessions that were refused.
+    notes: Vec<String>,
     /// Whether the pause before the next attempt is over.
     pub(crate) is_rested: bool,
     /// The usage of all attempts.
@@ -71,6 +75,7 @@ impl Turn {
             settled: None,
             reply: None,
             cut: Vec::new(),
+            notes: Vec::new(),
             is_rested: false,
             used: Used::default(),
         }
@@ -82,6 +87,7 @@ impl Turn {
         let session = self.session.clone().filter(|_| !is_refused);
         let mut next = self.clone();
         next.cut.extend(self.partial().map(|text| (self.attempts, text)));
+        next.notes.extend(self.refused_session());
         Self { session, attempts: self.attempts + 1, hold: None, reply: None, is_rested: false, ..next }
     }
 
@@ -116,7 +122,13 @@ impl Turn {
             _ => return None,
         };
         let text = Message { content: partial.clone(), ..Message::text(Role::Assistant, "") }.plain_text();
-        (!text.is_empty()).then_some(text)
+        (!text.is_empty()).then(|| beginning(text))
+    }
+
+    /// The note that the provider refused the offered session, if it did.
+    fn refused_session(&self) -> Option<String> {
+        let Some(ModelError::SessionRefused { why }) = self.error() else { return None };
+        Some(format!("session `{}` was refused: {why}", self.session.as_ref()?))
     }
 
     /// Whether the provider charged more than its bound.
@@ -167,7 +179,8 @@ impl Turn {
             provider_id: answer.and_then(|answer| answer.provider_id.clone()),
             charged: answer.and_then(|answer| answer.charged),
             session: answer.and_then(|answer| answer.session.clone()),
-            notes: answer.map(|answer| answer.notes.clone()).unwrap_or_default(),
+            // With the answer: a replay takes them from its record.
+            notes: answer.map(|answer| [&*self.notes, &*answer.notes].concat()).unwrap_or_default(),
         }
     }
 }
@@ -195,7 +208,7 @@ pub(crate) enum Retry {
     WithoutSession,
     /// Retry after this long.
     After(Duration),
-    /// A retry may help, but there were enough attempts.
+    /// A retry may help, but there were enough attempts, or the provider asks for a longer wait than is configured.
     Exhausted,
     /// A retry does not help.
     Never,
@@ -204,12 +217,14 @@ pub(crate) enum Retry {
 /// What follows attempt number `attempt`, counted from one, that failed with this error.
 ///
 /// `spread` distributes the waits of threads that failed at the same time.
-pub(crate) fn retry(rules: &Assignment, error: &ModelError, attempt: u32, has_session: bool, spread: u64) -> Retry {
-    let after = |asked| Retry::After(rules.patience.wait_after(attempt, asked, spread));
+pub(crate) fn retry(rules: &RunConfig, error: &ModelError, attempt: u32, has_session: bool, spread: u64) -> Retry {
+    let after = |asked| Retry::After(rules.retries.wait_after(attempt, asked, spread));
     match error {
         ModelError::SessionRefused { .. } if has_session => Retry::WithoutSession,
         error if !is_retryable(rules, error) => Retry::Never,
-        _ if attempt >= rules.patience.attempts_max => Retry::Exhausted,
+        _ if attempt >= rules.retries.attempts_max || !rules.hooks.has_built_in("retry_transient") => Retry::Exhausted,
+        // An earlier attempt would be refused, too: a resume tries again when the provider allows it.
+        error if error.retry_after().is_some_and(|asked| asked > rules.retries.wait_max) => Retry::Exhausted,
         ModelError::Cut { .. } => after(None),
         error => after(error.retry_after()),
     }
@@ -223,7 +238,7 @@ fn spread(fold: &Fold, attempt: u32) -> u64 {
 }
 
 /// Whether a retry may help: the configured classes override the provider's classification.
-fn is_retryable(rules: &Assignment, error: &ModelError) -> bool {
+fn is_retryable(rules: &RunConfig, error: &ModelError) -> bool {
     let text = error.to_string().to_lowercase();
     let class = rules.classes.iter().find(|class| class.fits(error.status(), &text));
     class.map_or(error.retryable(), |class| class.class.is_retryable())
@@ -238,9 +253,20 @@ pub(super) fn under_way(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step>
         Some(Ok(_)) => return Some(answered(fold, live, rules, turn)),
         Some(Err(error)) => error,
     };
+    if let Some(step) = hooks::under_way(fold, live, rules) {
+        return Some(step);
+    }
     let stopped = || ending::stopped(fold, live, rules);
     let spread = spread(fold, turn.attempts);
-    let why = match retry(rules, error, turn.attempts, turn.session.is_some(), spread) {
+    let after = match hooks::error(fold, live, rules, turn, error, is_retryable(rules, error)) {
+        AfterError::Step(step) => return Some(step),
+        AfterError::Again { at_once: true } => Retry::After(Duration::ZERO),
+        AfterError::Again { at_once: false } => {
+            Retry::After(rules.retries.wait_after(turn.attempts, error.retry_after(), spread))
+        }
+        AfterError::Nothing => retry(rules, error, turn.attempts, turn.session.is_some(), spread),
+    };
+    let why = match after {
         _ if matches!(error, ModelError::Stopped { .. }) => stopped().unwrap_or(EndReason::Stopped(Stop::Cancelled)),
         // A successor begins with a shorter conversation.
         Retry::Never if matches!(error, ModelError::ContextTooLong { .. }) => match stopped() {
@@ -256,13 +282,13 @@ pub(super) fn under_way(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step>
         Retry::After(pause) if !turn.is_rested => return Some(Step::Wait(Some(pause))),
         Retry::After(_) | Retry::WithoutSession => return Some(ask(fold, live, rules)),
     };
-    Some(ending::end(fold, live, rules, why))
+    Some(hooks::complete(fold, live, rules, why))
 }
 
 /// The next attempt to get an answer: the possible cost is reserved first.
 pub(super) fn ask(fold: &Fold, live: &Live, rules: &Rules) -> Step {
     let mut turn = live.turn.as_ref().map_or_else(|| Turn::new(fold, live, rules), Turn::next_attempt);
-    let Some(bid) = Bid::of(fold, rules, turn.prompt_bytes) else {
+    let Some(bid) = CostBound::of(fold, rules, turn.prompt_bytes) else {
         turn.output_tokens_max = rules.output_tokens_max;
         return Step::Ask(Box::new(turn));
     };
@@ -279,10 +305,13 @@ pub(super) fn ask(fold: &Fold, live: &Live, rules: &Rules) -> Step {
             let with = With::Attempt(Box::new(turn));
             Commit { turn: Some(number), with, ..Commit::of(live, Reason::Reserved, delta) }.step()
         }
-        Err(shortage) => {
-            let why = ending::stopped(fold, live, rules).unwrap_or(EndReason::Short(*shortage));
-            ending::end(fold, live, rules, why)
-        }
+        Err(shortage) => match ending::stopped(fold, live, rules) {
+            Some(stopped) => ending::end(fold, live, rules, stopped),
+            None => {
+                let suspended = shortage.suspended.clone();
+                hooks::hard_limit(fold, live, rules, &suspended, EndReason::Short(*shortage))
+            }
+        },
     }
 }
 
@@ -306,10 +335,6 @@ pub(super) fn add(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules, tu
     }
     delta.events.push(Event::Usage(turn.usage(fold, live, rules)));
     let Some(answer) = turn.answer() else { return };
-    if answer.session.is_some() && answer.session != turn.session {
-        let changed = ManifestChanged { session_id: answer.session.clone(), ..ManifestChanged::default() };
-        delta.events.push(Event::ManifestChanged(changed));
-    }
     let message = Message { content: answer.content.clone(), ..Message::text(Role::Assistant, "") };
     delta.events.extend(asks(fold, live, rules, &message));
     delta.messages.push(message);
@@ -326,7 +351,7 @@ fn asks(fold: &Fold, live: &Live, rules: &Rules, answer: &Message) -> Vec<Event>
     let calls = calls.filter(|(_, _, arguments)| calls::malformed(arguments).is_none());
     let asks = calls.filter_map(|(id, name, arguments)| {
         let tool = rules.tool(name)?;
-        let Permission::Ask(asking) = (rules.gate)(tool.spec(), arguments) else { return None };
+        let Permission::Ask(asking) = rules.permission(&**tool, arguments) else { return None };
         let open = fold.conversation.next_call(id, name, arguments.clone());
         let hash = approval::action_hash(&fold.head.log_id, &open, tool.spec());
         Some(Event::Asked(approval::ask(&asking, hash, &open, live.now)))

@@ -3,7 +3,7 @@
 use selvedge_model::{Event, Message, Reason, Role, Verdict};
 
 use crate::conversation::OpenCall;
-use crate::decide::calls::{self, Plan};
+use crate::decide::calls::{self, CallPlan};
 use crate::decide::results::{self, CallResult};
 use crate::decide::{Commit, Live, Rules, Step, With};
 use crate::fold::Fold;
@@ -38,7 +38,7 @@ fn cancel_pending_approvals(delta: &mut Delta, fold: &Fold, live: &Live, rules: 
     let is_awaited = |call: &&OpenCall| {
         let known = fold.call(&call.id);
         let is_asked = known.is_some_and(|known| known.ask.is_some() && known.intent.is_none());
-        is_asked && matches!(calls::plan(fold, live, rules, call), Plan::AwaitApproval(_))
+        is_asked && matches!(calls::plan(fold, live, rules, call), CallPlan::AwaitApproval(_))
     };
     for open in fold.conversation.open().iter().filter(is_awaited) {
         let back = CallResult::error("not executed: a new message came before this call was approved");

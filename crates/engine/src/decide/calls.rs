@@ -7,6 +7,7 @@
 //!
 //! Whether a call is in a message or was opened by an event makes no other difference here.
 
+use std::cmp::Ordering;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -19,14 +20,15 @@ use selvedge_model::{CallId, Event, Reason, Timestamp, Tool, ToolKind, ToolSpec}
 use serde_json::{Value, json};
 
 use crate::approval::{self, CallDecision};
-use crate::assignment::Permission;
 use crate::conversation::OpenCall;
 use crate::decide::results::{self, CallResult};
 use crate::decide::{
-    CallFinding, Commit, Flight, Inbox, Live, Look, Prepared, Rules, Stage, Step, With, ending, requests, suspend,
+    CallFinding, Commit, Flight, Inbox, Live, Look, Prepared, Rules, Stage, Step, With, ending, hooks, requests,
+    suspend,
 };
 use crate::fold::Fold;
 use crate::held::Delta;
+use crate::run_config::Permission;
 use crate::spawn::spawned;
 
 /// The most calls that are made ready, and run, at the same time.
@@ -37,18 +39,18 @@ const MALFORMED_SHOWN: usize = 200;
 
 /// A call without a result, and what it needs.
 #[derive(Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedCall {
     pub(crate) open: OpenCall,
-    pub(crate) plan: Plan,
+    pub(crate) plan: CallPlan,
 }
 
 /// What a call without a result needs.
 #[derive(Debug)]
-pub(crate) enum Plan {
+pub(crate) enum CallPlan {
     /// It has its result: it is denied, its tool is gone, or its outcome is known.
     Answer(Output, Option<Event>),
     /// It is made.
-    Make(Ready),
+    Make(ReadyCall),
     /// Its outcome must be probed.
     Probe(Probe),
     /// It needs an approval first.
@@ -62,7 +64,7 @@ pub(crate) enum Plan {
 /// A call whose outcome must be probed.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
-    pub(crate) ready: Ready,
+    pub(crate) ready: ReadyCall,
     /// The process that an earlier process of the engine started. It must end before anything else is done, whatever is known about the call.
     pub(crate) process: Option<Process>,
     /// Whether a person decided that it was not executed.
@@ -71,7 +73,7 @@ pub(crate) struct Probe {
 
 /// A call that may be made.
 #[derive(Clone)]
-pub(crate) struct Ready {
+pub(crate) struct ReadyCall {
     pub(crate) tool: Arc<dyn Tool>,
     pub(crate) call: Call,
     /// Who changed its arguments before approving it.
@@ -84,17 +86,17 @@ pub(crate) struct Ready {
     pub(crate) child: Option<Spawned>,
 }
 
-impl std::fmt::Debug for Ready {
+impl std::fmt::Debug for ReadyCall {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
-            .debug_struct("Ready")
+            .debug_struct("ReadyCall")
             .field("call", &self.call.id)
             .field("tool", &self.call.name)
             .finish_non_exhaustive()
     }
 }
 
-impl Ready {
+impl ReadyCall {
     /// The result of the call, with a note for the model if its arguments or its tool were changed.
     pub(crate) fn annotated(&self, output: Output) -> Output {
         let output = if self.redefined { approval::with_redefinition(output) } else { output };
@@ -173,10 +175,10 @@ fn intents(fold: &Fold, live: &Live) -> Vec<Event> {
             _ => None,
         })
     };
-    for (Ready { call, .. }, Prepared { born, .. }) in ready() {
+    for (ReadyCall { call, .. }, Prepared { born, .. }) in ready() {
         events.extend(born.iter().map(|(child, is_detached)| spawned(&call.id, child, *is_detached)));
     }
-    for (Ready { tool, call, .. }, Prepared { process, is_child, .. }) in ready() {
+    for (ReadyCall { tool, call, .. }, Prepared { process, is_child, .. }) in ready() {
         let spec = tool.spec();
         // A child that exists already has its intent, unless a new process is to run it.
         let is_there = fold.call(&call.id).is_some_and(|known| known.child.is_some());
@@ -207,6 +209,7 @@ pub(super) fn add_results(delta: &mut Delta, fold: &Fold, live: &Live, rules: &R
         let Stage::Done { output, blob, failure, .. } = stage else { continue };
         delta.events.extend(event.clone());
         let back = CallResult { output: output.clone(), blob: *blob, failure: failure.clone() };
+        let back = hooks::came(delta, fold, rules, open, back);
         results::add(delta, &mut state, &rules.scopes, open, back);
     }
 }
@@ -224,13 +227,18 @@ pub(super) fn next(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step> {
     let mut open = open.to_vec();
     if live.turns == 0 {
         // Calls that an earlier run left, and calls that were approved meanwhile, are ordered by id.
-        open.sort_by(|one, other| one.id.cmp(&other.id));
+        // Those of hooks come last, in the order in which they fired.
+        open.sort_by(|one, other| match (one.is_of_hook(), other.is_of_hook()) {
+            (true, true) => Ordering::Equal,
+            (false, false) => one.id.cmp(&other.id),
+            (one, other) => one.cmp(&other),
+        });
     }
-    let planned = open.into_iter().map(|open| Planned { plan: plan(fold, live, rules, &open), open });
-    let (probes, mut planned): (Vec<_>, Vec<_>) = planned.partition(|call| matches!(call.plan, Plan::Probe(_)));
+    let planned = open.into_iter().map(|open| PlannedCall { plan: plan(fold, live, rules, &open), open });
+    let (probes, mut planned): (Vec<_>, Vec<_>) = planned.partition(|call| matches!(call.plan, CallPlan::Probe(_)));
     if !probes.is_empty() {
-        let probe = |call: Planned| match call.plan {
-            Plan::Probe(probe) => Some(probe),
+        let probe = |call: PlannedCall| match call.plan {
+            CallPlan::Probe(probe) => Some(probe),
             _ => None,
         };
         return Some(Step::Probe(probes.into_iter().filter_map(probe).collect()));
@@ -239,37 +247,37 @@ pub(super) fn next(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step> {
     if live.inbox != Inbox::Read && planned.iter().any(|call| is_unanswered(fold, live.now, call)) {
         return Some(Step::Look(Look::Inbox));
     }
-    let is_asked = planned.iter().any(|call| matches!(call.plan, Plan::AwaitApproval(_)));
+    let is_asked = planned.iter().any(|call| matches!(call.plan, CallPlan::AwaitApproval(_)));
     let mut made = 0;
     planned.retain(|call| match &call.plan {
-        Plan::Make(_) if live.stop.is_some() => false,
+        CallPlan::Make(_) if live.stop.is_some() => false,
         // An approved call waits for the undecided ones; it stays approved.
-        Plan::Make(ready) if is_asked && rules.wait == Wait::All && ready.by_approval => false,
+        CallPlan::Make(ready) if is_asked && rules.wait == Wait::All && ready.by_approval => false,
         // Each call that is ready may have a process and descriptors: the others follow as these end.
-        Plan::Make(_) => {
+        CallPlan::Make(_) => {
             made += 1;
             made <= AT_ONCE_MAX
         }
         _ => true,
     });
-    let is_due = |call: &Planned| match &call.plan {
-        Plan::Answer(..) | Plan::Make(_) => true,
+    let is_due = |call: &PlannedCall| match &call.plan {
+        CallPlan::Answer(..) | CallPlan::Make(_) => true,
         // The approval was not requested with the answer, because a rule or the tool was different then; it is requested now.
-        Plan::AwaitApproval(ask) => !is_on_record(fold, ask),
-        Plan::Probe(_) | Plan::Unknown | Plan::Limited(_) => false,
+        CallPlan::AwaitApproval(ask) => !is_on_record(fold, ask),
+        CallPlan::Probe(_) | CallPlan::Unknown | CallPlan::Limited(_) => false,
     };
     if planned.iter().any(is_due) {
         return Some(Step::Prepare(planned));
     }
     // A run that is to stop waits for no decision.
-    live.stop.is_none().then(|| suspend(fold, live, rules, left(planned)))
+    live.stop.is_none().then(|| hooks::approval(fold, live, rules, left(planned)))
 }
 
 /// Whether a call is answered only because its approval request expired without a decision.
-fn is_unanswered(fold: &Fold, now: Timestamp, Planned { open, plan }: &Planned) -> bool {
+fn is_unanswered(fold: &Fold, now: Timestamp, PlannedCall { open, plan }: &PlannedCall) -> bool {
     let known = fold.call(&open.id).filter(|known| known.decisions.is_empty() && known.intent.is_none());
     let ask = known.and_then(|known| known.ask.as_ref());
-    matches!(plan, Plan::Answer(..)) && ask.is_some_and(|ask| ask.is_over(now))
+    matches!(plan, CallPlan::Answer(..)) && ask.is_some_and(|ask| ask.is_over(now))
 }
 
 /// Whether exactly this approval request is on record.
@@ -278,16 +286,16 @@ pub(crate) fn is_on_record(fold: &Fold, ask: &Ask) -> bool {
 }
 
 /// Why a thread is suspended whose calls can't continue by themselves.
-fn left(planned: Vec<Planned>) -> Suspended {
+fn left(planned: Vec<PlannedCall>) -> Suspended {
     let mut unknown = Vec::new();
     let mut asked = Vec::new();
     let mut limited = None;
-    for Planned { open, plan } in planned {
+    for PlannedCall { open, plan } in planned {
         match plan {
-            Plan::Unknown => unknown.push(open.id),
-            Plan::AwaitApproval(ask) => asked.push(ask.call_id),
-            Plan::Limited(suspended) => limited = Some(suspended),
-            Plan::Answer(..) | Plan::Make(_) | Plan::Probe(_) => {}
+            CallPlan::Unknown => unknown.push(open.id),
+            CallPlan::AwaitApproval(ask) => asked.push(ask.call_id),
+            CallPlan::Limited(suspended) => limited = Some(suspended),
+            CallPlan::Answer(..) | CallPlan::Make(_) | CallPlan::Probe(_) => {}
         }
     }
     match (limited, unknown.is_empty(), asked.is_empty()) {
@@ -304,28 +312,29 @@ fn left(planned: Vec<Planned>) -> Suspended {
 }
 
 /// What a call without a result needs.
-pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Rules, open: &OpenCall) -> Plan {
+pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Rules, open: &OpenCall) -> CallPlan {
     let known = fold.call(&open.id);
     if let Some(answer) = known.and_then(decided) {
-        return Plan::Answer(answer, None);
+        return CallPlan::Answer(answer, None);
     }
     let intent = known.and_then(|known| known.intent.as_ref());
     if let Some(written) = malformed(&open.arguments).filter(|_| intent.is_none()) {
         let text =
             format!("the arguments of this call are not a JSON object: {written}; make it again with valid JSON");
-        return Plan::Answer(Output::error(text), None);
+        return CallPlan::Answer(Output::error(text), None);
     }
-    let Some(tool) = rules.tool(&open.name) else {
+    let Some(tool) = rules.hooks.tool(open).or_else(|| rules.tool(&open.name)) else {
         let text = match intent {
             None => format!("there is no tool `{}`", open.name),
-            Some(_) => "interrupted: this call was dispatched, its tool is gone, and its outcome is unknown".to_owned(),
+            Some(_) => "interrupted: this call was dispatched, its tool no longer exists, and its outcome is unknown"
+                .to_owned(),
         };
-        return Plan::Answer(Output::error(text), None);
+        return CallPlan::Answer(Output::error(text), None);
     };
     let Permitted { arguments, changed_by, by_approval } = match intent {
         // It was permitted before it was dispatched.
         Some(_) => Permitted::before(open, known),
-        None => match permitted(fold, live.now, rules, open, tool.spec()) {
+        None => match permitted(fold, live.now, rules, open, &**tool) {
             ControlFlow::Continue(given) => given,
             ControlFlow::Break(plan) => return plan,
         },
@@ -341,31 +350,36 @@ pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Rules, open: &OpenCall) -> 
     };
     let child = known.and_then(|known| known.child.clone());
     let redefined = by_approval && approval::was_redefined(known);
-    let ready = Ready { tool: tool.clone(), call, changed_by, by_approval, redefined, child };
+    let ready = ReadyCall { tool: tool.clone(), call, changed_by, by_approval, redefined, child };
     // A call that may run more than once is made again, whatever became of it.
     let is_uncertain = known.is_some_and(|known| known.uncertain) && tool.spec().class == EffectClass::AtMostOnce;
     let may_have_run = intent.is_some() || is_uncertain;
     let plan = match live.findings.get(&open.id) {
-        Some(CallFinding::Limited(suspended)) => return Plan::Limited(suspended.clone()),
-        _ if !may_have_run => Plan::Make(ready),
-        Some(CallFinding::Done(output)) => Plan::Answer(ready.annotated(output.clone()), None),
-        Some(CallFinding::NotDone) => Plan::Make(ready),
-        Some(CallFinding::Unknown) if open.suspends() => Plan::Unknown,
-        Some(CallFinding::Unknown) => Plan::Answer(Output::error("the outcome of this call is unknown"), None),
+        // A hook that a limit prevents is recorded, and the run continues.
+        Some(CallFinding::Limited(suspended)) if !open.suspends() => {
+            let code = suspended.code.as_deref().unwrap_or("limit");
+            return CallPlan::Answer(Output::error(format!("a limit prevents it: {code}")), None);
+        }
+        Some(CallFinding::Limited(suspended)) => return CallPlan::Limited(suspended.clone()),
+        _ if !may_have_run => CallPlan::Make(ready),
+        Some(CallFinding::Done(output)) => CallPlan::Answer(ready.annotated(output.clone()), None),
+        Some(CallFinding::NotDone) => CallPlan::Make(ready),
+        Some(CallFinding::Unknown) if open.suspends() => CallPlan::Unknown,
+        Some(CallFinding::Unknown) => CallPlan::Answer(Output::error("the outcome of this call is unknown"), None),
         None => {
             let process = intent.and_then(|intent| intent.process.clone()).filter(|_| ready.child.is_none());
             // A child that exists was spawned, whatever a decision says.
             let is_undone = known.is_some_and(is_not_done) && ready.child.is_none();
             if is_undone && process.is_none() {
-                Plan::Make(ready)
+                CallPlan::Make(ready)
             } else {
-                Plan::Probe(Probe { ready, process, is_undone })
+                CallPlan::Probe(Probe { ready, process, is_undone })
             }
         }
     };
     // The outcome of a call does not depend on a rule; whether it is made does.
-    match (plan, (rules.gate)(tool.spec(), &open.arguments)) {
-        (Plan::Make(_), Permission::Denied(why)) => refused(open, tool.spec(), &why),
+    match (plan, permission(rules, open, &**tool)) {
+        (CallPlan::Make(_), Permission::Denied(why)) => refused(open, tool.spec(), &why),
         (plan, _) => plan,
     }
 }
@@ -379,13 +393,15 @@ fn permitted(
     now: Timestamp,
     rules: &Rules,
     open: &OpenCall,
-    tool: &ToolSpec,
-) -> ControlFlow<Plan, Permitted> {
+    tool: &dyn Tool,
+) -> ControlFlow<CallPlan, Permitted> {
+    let permission = permission(rules, open, tool);
+    let tool = tool.spec();
     let known = fold.call(&open.id);
     let hash = approval::action_hash(&fold.head.log_id, open, tool);
     let asked = known.and_then(|known| known.ask.as_ref());
-    let ask = match ((rules.gate)(tool, &open.arguments), approval::decision_on(open, known, &hash, now), asked) {
-        (_, CallDecision::Answer(output), _) => return ControlFlow::Break(Plan::Answer(output, None)),
+    let ask = match (permission, approval::decision_on(open, known, &hash, now), asked) {
+        (_, CallDecision::Answer(output), _) => return ControlFlow::Break(CallPlan::Answer(output, None)),
         (Permission::Denied(why), ..) => return ControlFlow::Break(refused(open, tool, &why)),
         (_, CallDecision::Approved { arguments, changed_by }, _) => {
             return ControlFlow::Continue(Permitted { arguments, changed_by, by_approval: true });
@@ -403,7 +419,15 @@ fn permitted(
             return ControlFlow::Continue(Permitted { arguments, changed_by: None, by_approval: false });
         }
     };
-    ControlFlow::Break(Plan::AwaitApproval(ask))
+    ControlFlow::Break(CallPlan::AwaitApproval(ask))
+}
+
+/// Whether a call may be made. A tool that only hooks call needs no permission.
+fn permission(rules: &Rules, open: &OpenCall, tool: &dyn Tool) -> Permission {
+    match rules.hooks.tool(open) {
+        Some(_) => Permission::Allowed,
+        None => rules.permission(tool, &open.arguments),
+    }
 }
 
 /// The beginning of arguments that are not JSON, as the model wrote them.
@@ -433,11 +457,11 @@ fn is_not_done(known: &Known) -> bool {
 }
 
 /// The plan for a call that a rule denies.
-fn refused(open: &OpenCall, tool: &ToolSpec, why: &str) -> Plan {
+fn refused(open: &OpenCall, tool: &ToolSpec, why: &str) -> CallPlan {
     let fields = json!({"call_id": open.id, "tool": open.name, "capability": tool.capability, "why": why});
     let denied = match fields {
         Value::Object(fields) => Event::CapabilityDenied(fields),
         _ => Event::CapabilityDenied(Fields::new()),
     };
-    Plan::Answer(Output::error(format!("not allowed: {why}")), Some(denied))
+    CallPlan::Answer(Output::error(format!("not allowed: {why}")), Some(denied))
 }

@@ -5,7 +5,7 @@ use selvedge_model::event::{HandoffReason, SuspendReason, Suspended};
 
 use crate::continuation::successor_size;
 use crate::decide::ending::{self, EndReason};
-use crate::decide::{Live, Rules, Step, results};
+use crate::decide::{Live, Rules, Step, hooks, results};
 use crate::fold::Fold;
 
 /// The tokens of the context window of the run's model.
@@ -55,9 +55,11 @@ fn hand_off(fold: &Fold, live: &Live, rules: &Rules, reason: HandoffReason, wind
         return ending::end(fold, live, rules, EndReason::Suspended(suspended));
     }
     let room = gauge.bytes(plan.ceiling(window));
-    let begins_with = gauge.tokens(rules.prompt_base + successor_size(fold, rules, room));
+    // Before the first turn, all of its context came from hooks that fire again in each successor.
+    let context = if fold.manifest().cost.turns == 0 { fold.conversation.context_size() } else { 0 };
+    let begins_with = gauge.tokens(rules.prompt_base + context + successor_size(fold, rules, room));
     if begins_with < most {
-        return ending::hand_off(fold, live, rules, reason, room);
+        return hooks::handoff(fold, live, rules, reason, room);
     }
     let suspended = trouble("context_too_small", begins_with, most);
     ending::end(fold, live, rules, EndReason::Suspended(suspended))

@@ -1,18 +1,19 @@
 //! When a run ends, and why.
 
 use selvedge_model::answer::End;
-use selvedge_model::event::{Fields, HandoffReason, ManifestChanged, SuspendReason, Suspended};
+use selvedge_model::event::{Fields, ManifestChanged, SuspendReason, Suspended};
 use selvedge_model::limits::{self, Cost, Limits, Reached};
 use selvedge_model::message::Marker;
 use selvedge_model::run::{Failure, FailureClass};
 use selvedge_model::{Classify, Event, Message, ModelError, Reason, RunMeta, RunStatus, Status, Stop, ToolKind};
 use serde_json::{Value, json};
 
-use crate::assignment::Assignment;
+use crate::decide::hooks::{self, Decided};
 use crate::decide::money::Shortage;
 use crate::decide::{Commit, Live, Rules, Step, With, asking, calls, context, results};
 use crate::fold::Fold;
 use crate::held::Delta;
+use crate::run_config::RunConfig;
 use crate::stop_policy::{self, PolicyMet};
 
 /// Why a run ends.
@@ -28,6 +29,8 @@ pub(crate) enum EndReason {
     /// The model failed, and no attempts are left: the thread is suspended, and a resume tries again.
     Exhausted(Failed),
     Failed(Failed),
+    /// Hooks decided so.
+    Decided(Decided),
 }
 
 /// A failure that ends a run.
@@ -47,7 +50,7 @@ impl Failed {
 }
 
 /// Why the run ends after its last step, if it does.
-pub(super) fn ended(fold: &Fold, live: &Live, rules: &Assignment) -> Option<EndReason> {
+pub(super) fn ended(fold: &Fold, live: &Live, rules: &RunConfig) -> Option<EndReason> {
     if let Some(failed) = &live.failed {
         return Some(EndReason::Failed(failed.clone()));
     }
@@ -59,26 +62,26 @@ pub(super) fn ended(fold: &Fold, live: &Live, rules: &Assignment) -> Option<EndR
     }
     Some(match live.answered? {
         End::Refused => EndReason::Failed(Failed {
-            code: "model_refused",
-            why: "the model refused to answer".to_owned(),
+            code: "model_declined",
+            why: "the model declined to answer".to_owned(),
             failure: Failure { class: FailureClass::ModelDeclined, why: String::new() },
         }),
         End::Length => EndReason::Failed(Failed {
-            code: "model_length",
+            code: "output_limit_reached",
             why: "the answer reached the token limit".to_owned(),
-            failure: Failure { class: FailureClass::ModelLength, why: String::new() },
+            failure: Failure { class: FailureClass::OutputLimitReached, why: String::new() },
         }),
         _ => completed(fold, rules),
     })
 }
 
 /// How a run ends that did all its work: without the outputs that it must return, it is incomplete.
-pub(super) fn completed(fold: &Fold, rules: &Assignment) -> EndReason {
+pub(super) fn completed(fold: &Fold, rules: &RunConfig) -> EndReason {
     if rules.owes_outputs() && fold.manifest().outputs.is_none() { EndReason::Unreturned } else { EndReason::Completed }
 }
 
 /// Why the run ends now, if a stop was requested.
-pub(super) fn stopped(fold: &Fold, live: &Live, rules: &Assignment) -> Option<EndReason> {
+pub(super) fn stopped(fold: &Fold, live: &Live, rules: &RunConfig) -> Option<EndReason> {
     match live.stop? {
         Stop::OutOfTime => Some(EndReason::Suspended(out_of_time(fold, live, rules))),
         stop => Some(EndReason::Stopped(stop)),
@@ -86,31 +89,31 @@ pub(super) fn stopped(fold: &Fold, live: &Live, rules: &Assignment) -> Option<En
 }
 
 /// The stop policy that ends the run here, if one does.
-pub(super) fn met(fold: &Fold, live: &Live, rules: &Assignment) -> Option<PolicyMet> {
+pub(super) fn met(fold: &Fold, live: &Live, rules: &RunConfig) -> Option<PolicyMet> {
     let messages = fold.conversation.messages().get(live.judged..).unwrap_or_default();
     stop_policy::met(&rules.stops, &stop_policy::rounds(&rules.stops, messages), live.text.as_deref())
 }
 
-/// The effective limits: the thread's own, and those of the assignment where it has none.
-pub(crate) fn limits(fold: &Fold, rules: &Assignment) -> Limits {
+/// The effective limits: the thread's own, and those of the run configuration where it has none.
+pub(crate) fn limits(fold: &Fold, rules: &RunConfig) -> Limits {
     fold.manifest().limits.as_ref().map_or_else(|| rules.limits.clone(), |own| own.over(&rules.limits))
 }
 
 /// The limit that the next turn would exceed. A money limit does not prevent a turn of a free model.
-pub(super) fn limit(fold: &Fold, live: &Live, rules: &Assignment) -> Option<Suspended> {
+pub(super) fn limit(fold: &Fold, live: &Live, rules: &RunConfig) -> Option<Suspended> {
     let limits = limits(fold, rules);
     let spend = limits.spend.filter(|_| rules.is_paid());
     Limits { spend, ..limits }.reached(&fold.meter().used(live.running_ms)).map(over)
 }
 
 /// Whether the running time is over.
-pub(super) fn is_out_of_time(fold: &Fold, live: &Live, rules: &Assignment) -> bool {
+pub(super) fn is_out_of_time(fold: &Fold, live: &Live, rules: &RunConfig) -> bool {
     let most = Limits { duration_seconds: limits(fold, rules).duration_seconds, ..Limits::default() };
     most.reached(&fold.meter().used(live.running_ms)).is_some()
 }
 
 /// The thread is suspended because its running time is over.
-pub(super) fn out_of_time(fold: &Fold, live: &Live, rules: &Assignment) -> Suspended {
+pub(super) fn out_of_time(fold: &Fold, live: &Live, rules: &RunConfig) -> Suspended {
     let most = limits(fold, rules).duration_seconds.unwrap_or_default();
     let used = fold.meter().used(live.running_ms).cost.duration_ms / 1000;
     over(Reached { code: limits::DURATION_EXCEEDED, current: used.max(most).into(), maximum: most.into() })
@@ -128,18 +131,31 @@ pub(super) fn end(fold: &Fold, live: &Live, rules: &Rules, why: EndReason) -> St
     let mut delta = unrecorded(fold, live, rules);
     let is_stopped = matches!(why, EndReason::Stopped(_));
     let meta = record(&mut delta, fold, live, rules, why);
+    if meta.thread_status() == Status::Completed {
+        keep_session(&mut delta, fold, rules);
+    }
     finish(live, delta, meta, With::End { is_stopped })
 }
 
-/// Ends the run with a handoff to a successor that starts with messages of this many bytes.
-pub(super) fn hand_off(fold: &Fold, live: &Live, rules: &Rules, reason: HandoffReason, room: usize) -> Step {
-    let mut delta = unrecorded(fold, live, rules);
-    if reason == HandoffReason::ContextFull {
-        let used = fold.gauge().tokens(context::prompt_size(fold, rules));
-        delta.events.push(Event::ContextLimitReached(limit_reached(used, rules)));
+/// Keeps the provider's session in the manifest. A run that failed changes nothing there: what the next run is offered is in the usage of
+/// the last answer.
+fn keep_session(delta: &mut Delta, fold: &Fold, rules: &Rules) {
+    let last = delta.events.iter().rev().find_map(|event| match event {
+        Event::Usage(usage) => usage.session.clone(),
+        _ => None,
+    });
+    let session_id = last.or_else(|| fold.session_of(&rules.model_name).map(str::to_owned));
+    if session_id.is_some() && session_id != fold.manifest().session_id {
+        delta.events.push(Event::ManifestChanged(ManifestChanged { session_id, ..ManifestChanged::default() }));
     }
+}
+
+/// Ends the run with a handoff to a successor. `reached` is recorded with it, unless it is on record.
+pub(super) fn hand_off(fold: &Fold, live: &Live, rules: &Rules, reached: Option<Event>, with: With) -> Step {
+    let mut delta = unrecorded(fold, live, rules);
+    delta.events.extend(reached);
     let meta = RunMeta { outcome: Some(Status::Continued), ..live.meta.clone().finished("continued") };
-    finish(live, delta, meta, With::Handoff { reason, room })
+    finish(live, delta, meta, with)
 }
 
 /// The results of this run that are not on record.
@@ -222,6 +238,7 @@ fn record(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules, why: EndRe
             let meta = waits(delta, code, Suspended::because(SuspendReason::Error, code));
             RunMeta { failure: Some(failure), termination_detail: Some(why), ..meta }
         }
+        EndReason::Decided(decided) => hooks::record(delta, fold, live, rules, &decided),
         EndReason::Failed(Failed { code, why, failure }) => {
             results::interrupt(delta, fold, &rules.scopes, "interrupted: the run failed before this call was executed");
             delta.messages.push(Message::marker(Marker::Failed, format!("(error: {why})")));
@@ -233,7 +250,8 @@ fn record(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules, why: EndRe
 }
 
 /// How full the context is.
-fn limit_reached(tokens_used: u64, rules: &Rules) -> Fields {
+pub(super) fn limit_reached(fold: &Fold, rules: &Rules) -> Fields {
+    let tokens_used = fold.gauge().tokens(context::prompt_size(fold, rules));
     let window = context::window(rules);
     let usage_ratio = tokens_used as f64 / window.max(1) as f64;
     match json!({"tokens_used": tokens_used, "tokens_limit": window, "usage_ratio": usage_ratio}) {

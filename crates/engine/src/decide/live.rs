@@ -13,8 +13,9 @@ use serde_json::json;
 
 use crate::conversation::OpenCall;
 use crate::decide::asking::Turn;
-use crate::decide::calls::{Plan, Planned, Ready, is_on_record};
+use crate::decide::calls::{CallPlan, PlannedCall, ReadyCall, is_on_record};
 use crate::decide::ending::Failed;
+use crate::decide::hooks::HookMemory;
 use crate::decide::requests::{Pending, changes_run};
 use crate::decide::{Commit, With};
 use crate::fold::Fold;
@@ -64,6 +65,8 @@ pub(crate) struct Live {
     pub(crate) asks: Vec<Ask>,
     /// What was found out about calls and is not on record.
     pub(crate) findings: HashMap<CallId, CallFinding>,
+    /// What is known of hooks.
+    pub(crate) hooks: HookMemory,
     /// Whether the end of the run is on record.
     pub(crate) is_over: bool,
 }
@@ -97,7 +100,7 @@ pub(crate) enum CallFinding {
 pub(crate) struct Flight {
     pub(crate) open: OpenCall,
     /// What it is made with; absent if it gets its result without being made.
-    pub(crate) ready: Option<Ready>,
+    pub(crate) ready: Option<ReadyCall>,
     pub(crate) stage: Stage,
     /// Another event to record with its result.
     pub(crate) event: Option<Event>,
@@ -148,13 +151,13 @@ pub(crate) enum Outcome {
 }
 
 impl Flight {
-    fn of(Planned { open, plan }: Planned) -> Option<Self> {
+    fn of(PlannedCall { open, plan }: PlannedCall) -> Option<Self> {
         let (ready, stage, event) = match plan {
-            Plan::Answer(output, event) => {
+            CallPlan::Answer(output, event) => {
                 (None, Stage::Done { output, blob: None, failure: None, was_made: false }, event)
             }
-            Plan::Make(ready) => (Some(ready), Stage::Planned, None),
-            Plan::Probe(_) | Plan::AwaitApproval(_) | Plan::Unknown | Plan::Limited(_) => return None,
+            CallPlan::Make(ready) => (Some(ready), Stage::Planned, None),
+            CallPlan::Probe(_) | CallPlan::AwaitApproval(_) | CallPlan::Unknown | CallPlan::Limited(_) => return None,
         };
         Some(Self { open, ready, stage, event })
     }
@@ -206,6 +209,7 @@ impl Live {
             flights: Vec::new(),
             asks: Vec::new(),
             findings: HashMap::new(),
+            hooks: HookMemory::default(),
             is_over: false,
         }
     }
@@ -216,11 +220,11 @@ impl Live {
     }
 
     /// Sets the calls that are to be made or answered.
-    pub(crate) fn plan(&mut self, planned: Vec<Planned>, fold: &Fold) {
+    pub(crate) fn plan(&mut self, planned: Vec<PlannedCall>, fold: &Fold) {
         self.asks = planned
             .iter()
             .filter_map(|call| match &call.plan {
-                Plan::AwaitApproval(ask) if !is_on_record(fold, ask) => Some(ask.clone()),
+                CallPlan::AwaitApproval(ask) if !is_on_record(fold, ask) => Some(ask.clone()),
                 _ => None,
             })
             .collect();
@@ -353,7 +357,10 @@ impl Live {
             }
             Reason::AssistantTurnCommitted => self.said(&delta.messages),
             // The results of all calls that are back are on record.
-            Reason::ToolResultsCommitted => self.flights.retain(|flight| !flight.is_done()),
+            Reason::ToolResultsCommitted => {
+                self.hooks.committed(&delta.events);
+                self.flights.retain(|flight| !flight.is_done());
+            }
             Reason::Lifecycle => {
                 self.requests.retain(|pending| !delta.consumed.contains(&pending.posted.id));
                 if changes_run(&delta) {
@@ -368,6 +375,7 @@ impl Live {
     /// The answer of a turn is on record.
     fn said(&mut self, messages: &[selvedge_model::Message]) {
         let (Some(turn), Some(message)) = (self.turn.take(), messages.last()) else { return };
+        self.hooks.turn_is_over();
         let has_calls = message.content.iter().any(|block| matches!(block, Block::ToolCall { .. }));
         let text = message.plain_text();
         self.text = (!text.is_empty()).then_some(text);

@@ -7,17 +7,17 @@ use selvedge_model::id::ReservationId;
 use selvedge_model::limits::SPEND_EXCEEDED;
 use selvedge_model::{ModelError, Money, Price};
 
-use crate::assignment::Assignment;
 use crate::decide::{Live, context};
 use crate::fold::Fold;
 use crate::ledger::OUTPUT_TOKENS;
+use crate::run_config::RunConfig;
 
 /// No answer with fewer tokens than this is requested, unless the configured maximum is lower.
 const OUTPUT_TOKENS_LEAST: u64 = 256;
 
 /// The cost bound of an attempt that is about to be made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bid {
+pub(super) struct CostBound {
     price: Price,
     /// The most tokens that are sent.
     input_tokens: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Shortage {
 
 /// The money held for an attempt that was issued and is not settled yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Hold {
+pub(crate) struct HeldMoney {
     account: AccountId,
     reservation: ReservationId,
     bound: Money,
@@ -57,7 +57,7 @@ pub(crate) enum Spent {
 /// The settled cost of an attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Settled {
-    hold: Hold,
+    hold: HeldMoney,
     pub(super) amount: Money,
     /// Whether the cost is unknown, and the amount is its bound.
     is_unknown: bool,
@@ -75,12 +75,12 @@ impl Settled {
     }
 
     pub(super) fn posting(&self) -> Posting {
-        let Hold { account, reservation, .. } = self.hold.clone();
+        let HeldMoney { account, reservation, .. } = self.hold.clone();
         Posting::Settle { account, reservation, amount: self.amount, unknown: self.is_unknown }
     }
 }
 
-impl Hold {
+impl HeldMoney {
     pub(super) fn settled(self, spent: Spent) -> Settled {
         let (amount, is_unknown) = match spent {
             Spent::Counted(usage) => (self.price.cost(&usage), false),
@@ -137,9 +137,9 @@ impl Spent {
     }
 }
 
-impl Bid {
+impl CostBound {
     /// The cost bound of an attempt with a prompt of this size; none for a free model.
-    pub(super) fn of(fold: &Fold, rules: &Assignment, prompt_bytes: usize) -> Option<Self> {
+    pub(super) fn of(fold: &Fold, rules: &RunConfig, prompt_bytes: usize) -> Option<Self> {
         let price = rules.price.filter(|price| !price.is_free())?;
         let output_tokens = rules.output_tokens_max.unwrap_or(OUTPUT_TOKENS);
         Some(Self { price, input_tokens: fold.gauge().tokens_at_most(prompt_bytes), output_tokens })
@@ -152,7 +152,7 @@ impl Bid {
         live: &Live,
         account: &Account,
         before: Option<&Settled>,
-    ) -> Result<(Hold, u64), Box<Shortage>> {
+    ) -> Result<(HeldMoney, u64), Box<Shortage>> {
         let freed = |left: Money| match before {
             Some(before) => left.saturating_add(before.hold.bound).saturating_sub(before.amount),
             None => left,
@@ -168,7 +168,7 @@ impl Bid {
         match (tokens.filter(|tokens| *tokens >= least), reservation) {
             (Some(tokens), Some(reservation)) => {
                 let bound = self.price.bound(self.input_tokens, tokens);
-                Ok((Hold { account: account.id.clone(), reservation, bound, price: self.price }, tokens))
+                Ok((HeldMoney { account: account.id.clone(), reservation, bound, price: self.price }, tokens))
             }
             _ => Err(Box::new(self.shortage(account, left.unwrap_or_default()))),
         }
@@ -189,6 +189,6 @@ impl Bid {
 
 /// The most that the next turn may cost.
 pub(crate) fn next_turn_cost(fold: &Fold, rules: &crate::decide::Rules) -> Money {
-    let bid = Bid::of(fold, rules, context::prompt_size(fold, rules));
+    let bid = CostBound::of(fold, rules, context::prompt_size(fold, rules));
     bid.map_or(Money::ZERO, |bid| bid.price.bound(bid.input_tokens, bid.output_tokens))
 }

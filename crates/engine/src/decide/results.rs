@@ -10,10 +10,10 @@ use selvedge_model::tool::Output;
 use selvedge_model::{CallId, Digest, Event, Message, Patch, Role, ToolKind};
 use serde_json::Value;
 
-use crate::assignment::Assignment;
 use crate::conversation::OpenCall;
 use crate::fold::Fold;
 use crate::held::Delta;
+use crate::run_config::RunConfig;
 
 /// The result of a call. If it is too large to be shown, the whole is in a blob.
 pub(crate) struct CallResult {
@@ -44,7 +44,10 @@ pub(crate) fn state_after(fold: &Fold, delta: &Delta) -> Value {
 pub(crate) fn add(delta: &mut Delta, state: &mut Value, scopes: &Scopes, open: &OpenCall, back: CallResult) {
     let CallResult { mut output, mut blob, failure } = back;
     match routed(scopes, &open.id, std::mem::take(&mut output.patches), state) {
-        Ok(patches) => delta.patches.extend(patches),
+        Ok(patches) => {
+            delta.patches.extend(patches);
+            delta.state_actions.append(&mut output.state_actions);
+        }
         Err(why) => {
             output = Output::error(format!("the tool's change of state does not apply: {why}"));
             blob = None;
@@ -89,7 +92,7 @@ pub(crate) fn interrupt(delta: &mut Delta, fold: &Fold, scopes: &Scopes, text: &
 
 /// What the last calls of the conversation gave, if one of them was made with a tool of this kind, succeeded, and nothing was said since.
 /// It is read from the log, so a process that dies between the result and what follows from it forgets nothing.
-pub(crate) fn given<'f>(fold: &'f Fold, rules: &Assignment, kind: ToolKind) -> Option<&'f Value> {
+pub(crate) fn given<'f>(fold: &'f Fold, rules: &RunConfig, kind: ToolKind) -> Option<&'f Value> {
     let (message, results) = fold.conversation.last_exchange()?;
     let of_kind = |wanted: &CallId| {
         message.content.iter().any(|block| match block {

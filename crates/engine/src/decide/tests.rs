@@ -58,8 +58,8 @@ fn an_undisturbed_thread_reserves_asks_and_ends() {
 #[test]
 fn a_failed_attempt_is_retried_while_that_may_help() {
     let rules = rules();
-    let most = rules.patience.attempts_max;
-    let wait = rules.patience.wait_after(1, None, 7);
+    let most = rules.retries.attempts_max;
+    let wait = rules.retries.wait_after(1, None, 7);
     let transient = ModelError::Transient { why: "down".to_owned() };
     assert_eq!(retry(&rules, &transient, 1, false, 7), Retry::After(wait));
     assert_eq!(retry(&rules, &transient, most, false, 7), Retry::Exhausted);
@@ -227,7 +227,7 @@ fn a_prompt_that_the_provider_finds_too_long_leads_to_a_successor_of_at_most_hal
     let size = context::prompt_size(&world.fold, &world.rules);
     match decide(&world.fold, &world.live, &world.rules) {
         Step::Commit(commit) => match commit.with {
-            With::Handoff { reason, room } => {
+            With::Handoff { reason, room, .. } => {
                 assert_eq!(reason, HandoffReason::ContextFull);
                 assert!(room <= size / 2, "{room} of {size}");
             }
@@ -281,7 +281,7 @@ fn a_call_whose_arguments_are_not_json_is_answered_with_an_error_and_not_made() 
     match decide(&world.fold, &world.live, &world.rules) {
         Step::Prepare(planned) => {
             assert!(
-                matches!(&planned[0].plan, calls::Plan::Answer(output, None) if output.is_error && output.content.to_string().contains("not a JSON object")),
+                matches!(&planned[0].plan, calls::CallPlan::Answer(output, None) if output.is_error && output.content.to_string().contains("not a JSON object")),
                 "{planned:?}"
             );
         }

@@ -17,17 +17,26 @@ impl Processes for NoProcesses {
     }
 }
 
+/// A store in memory, and the trusted keys of its logs.
+pub(crate) fn memory() -> (MemoryStore, Trust) {
+    let signer = Signer::generate(&SeededIds::new(7));
+    let trust = Trust::of(&[signer.public()]);
+    (MemoryStore::new(signer, Box::new(ScriptedClock::default()), Box::new(SeededIds::new(8))), trust)
+}
+
 /// An engine over a store in memory.
 pub(crate) fn engine() -> Engine {
-    let ids = SeededIds::new(7);
-    let signer = Signer::generate(&ids);
-    let trust = Trust::of(&[signer.public()]);
-    let store = MemoryStore::new(signer, Box::new(ScriptedClock::default()), Box::new(SeededIds::new(8)));
+    let (store, trust) = memory();
+    engine_on(Arc::new(store), trust)
+}
+
+/// An engine over this store.
+pub(crate) fn engine_on(store: Arc<dyn Store>, trust: Trust) -> Engine {
     Engine::new(Options {
-        store: Arc::new(store),
+        store,
         trust,
         clock: Arc::new(ScriptedClock::default()),
-        ids: Arc::new(ids),
+        ids: Arc::new(SeededIds::new(9)),
         processes: Arc::new(NoProcesses),
         scopes: Scopes::none(),
         redactor: Redactor::default(),
@@ -59,7 +68,7 @@ fn input_that_can_not_be_run_is_not_accepted() {
     let agent = AgentId::new("scribe").unwrap();
     let thread = engine.create(NewThread::of(agent.clone()), Vec::new()).unwrap();
     Arc::get_mut(&mut engine.shared).unwrap().tasks = Tasks::without_threads();
-    let work = Assignment::new(agent, Arc::new(Mute), "mute");
+    let work = RunConfig::new(agent, Arc::new(Mute), "mute");
     let refused = engine.submit(&thread, Input::text("hi"), work, &Cancel::new());
     assert!(matches!(refused, Err(Error::NoRuntime { .. })), "{refused:?}");
     assert!(engine.store.pending(&thread).unwrap().is_empty(), "no request is pending that would never be served");

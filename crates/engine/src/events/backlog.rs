@@ -228,7 +228,7 @@ mod tests {
 
     /// What was published, and what a reader received of it.
     #[derive(Default)]
-    struct Books {
+    struct Counts {
         backlog: Backlog,
         drafts: u64,
         commits: [u64; 3],
@@ -244,7 +244,7 @@ mod tests {
         missed_others: u64,
     }
 
-    impl Books {
+    impl Counts {
         fn publish(&mut self, kind: u8, bytes: usize) {
             match kind {
                 0..=3 => {
@@ -314,7 +314,7 @@ mod tests {
         fn no_event_is_lost_without_a_missed(
             steps in prop::collection::vec((0u8..12, 1usize..700, 1usize..4000), 1..60)
         ) {
-            let mut books = Books::default();
+            let mut books = Counts::default();
             for (kind, times, bytes) in steps {
                 for _ in 0..times {
                     match kind {

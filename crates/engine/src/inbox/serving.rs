@@ -5,21 +5,21 @@ use selvedge_model::limits::Limits;
 use selvedge_model::{
     Answered, Event, Input, Posted, Reason, Request, RequestId, RequestKind, Stop, ThreadId, Verdict,
 };
-use selvedge_store::{Store, Waiting};
+use selvedge_store::{QueuedRequest, Store};
 
-use crate::assignment::Assignment;
 use crate::decide::ending;
 use crate::decide::requests::{self, Pending};
 use crate::error::{Error, Result};
 use crate::events::NoticeKind;
 use crate::held::{Delta, HeldThread, RunContext};
+use crate::run_config::RunConfig;
 use crate::start::RunRequest;
 use crate::stop::stop_waiting;
 
 /// The pending requests of a thread that are sealed and were not answered before.
 pub(crate) fn unanswered(store: &dyn Store, thread: &ThreadId) -> selvedge_store::Result<Vec<Posted>> {
     let mut found = Vec::new();
-    for Waiting { posted, is_sealed } in store.pending(thread)? {
+    for QueuedRequest { posted, is_sealed } in store.pending(thread)? {
         if is_sealed && store.answered(thread, &posted.id)?.is_none() {
             found.push(posted);
         }
@@ -32,7 +32,7 @@ impl HeldThread {
     pub(crate) fn earlier_sends(
         &mut self,
         own: Option<&RunRequest>,
-        work: &Assignment,
+        work: &RunConfig,
     ) -> Result<Vec<(RequestId, Input)>> {
         self.drop_unserved()?;
         self.drain(Some(work))?;
@@ -40,19 +40,19 @@ impl HeldThread {
         Ok(sends.take_while(|(id, _)| own.is_none_or(|own| own.id != *id)).collect())
     }
 
-    /// The effective limits: the thread's own, and those of the assignment where it has none.
-    pub(crate) fn limits(&self, work: &Assignment) -> Limits {
+    /// The effective limits: the thread's own, and those of the run configuration where it has none.
+    pub(crate) fn limits(&self, work: &RunConfig) -> Limits {
         ending::limits(&self.fold, work)
     }
 
     /// The change of limits that a raise makes; refused if it lowers a limit, or lifts one above the parent's.
-    pub(crate) fn raised(&self, raise: &Limits, work: &Assignment) -> Result<ManifestChanged> {
+    pub(crate) fn raised(&self, raise: &Limits, work: &RunConfig) -> Result<ManifestChanged> {
         let manifest = self.fold.manifest();
         requests::raised(manifest, self.engine.parent_limits(manifest).as_ref(), raise, &self.limits(work))
     }
 
-    /// The effective limits; without an assignment, the thread's own.
-    fn own_limits(&self, work: Option<&Assignment>) -> Limits {
+    /// The effective limits; without a run configuration, the thread's own.
+    fn own_limits(&self, work: Option<&RunConfig>) -> Limits {
         work.map_or_else(|| self.fold.manifest().limits.clone().unwrap_or_default(), |work| self.limits(work))
     }
 
@@ -139,7 +139,7 @@ impl HeldThread {
     /// Drops the requests that are not to be served: those that were answered before, by a holder that did not see them in the inbox yet or
     /// before their rows were restored, and those that were not sealed with the key, which are reported.
     pub(crate) fn drop_unserved(&mut self) -> Result<()> {
-        for Waiting { posted, is_sealed } in self.engine.store.pending(self.thread())? {
+        for QueuedRequest { posted, is_sealed } in self.engine.store.pending(self.thread())? {
             if is_sealed {
                 if self.engine.store.answered(self.thread(), &posted.id)?.is_some() {
                     self.delta.events.push(Event::RequestAnswered(Answered::new(&posted, Verdict::Unchanged, None)));
@@ -169,7 +169,7 @@ impl HeldThread {
 
     /// Serves the requests that need no run, while there is no run; returns whether anything changed that a run depends on. A refused
     /// request is consumed with that verdict.
-    pub(crate) fn drain(&mut self, work: Option<&Assignment>) -> Result<bool> {
+    pub(crate) fn drain(&mut self, work: Option<&RunConfig>) -> Result<bool> {
         let mut changed = false;
         for mut pending in self.requests()? {
             let now = self.engine.clock.now();
@@ -189,7 +189,7 @@ impl HeldThread {
     }
 
     /// Serves a request that was not posted; a refused one changes nothing.
-    pub(super) fn serve_now(&mut self, posted: &Posted, work: Option<&Assignment>) -> Result<Answered> {
+    pub(super) fn serve_now(&mut self, posted: &Posted, work: Option<&RunConfig>) -> Result<Answered> {
         if let Request::Cancel | Request::Kill = &posted.request {
             let stop = if posted.request == Request::Kill { Stop::Killed } else { Stop::Cancelled };
             let before = self.fold.head.version;

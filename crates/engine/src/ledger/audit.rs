@@ -2,13 +2,13 @@
 //!
 //! The threads of a tree are found by their links; each log is read with every signature verified, and its records are posted again. If
 //! something is missing then, every other log of the store is read as well: a posting is in the log of the thread that made it. Postings may
-//! be gone for a reason that the store knows ([`Gone`]); that is reported, and not a flaw, but what follows them can't be checked.
+//! be gone for a reason that the store knows ([`Unavailable`]); that is reported, and not a flaw, but what follows them can't be checked.
 //! Finally the result is compared with the database. Nothing is written.
 //!
 //! Postings may be made to a tree meanwhile. All accounts of a [`Tree`] are of one moment, and the logs are read after it, so they have every
 //! posting of that moment and perhaps later ones; those are left out, by the versions of their accounts.
 
-mod gone;
+mod unavailable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,15 +16,17 @@ use std::fmt;
 use selvedge_log::Trust;
 use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
 use selvedge_log::scan::{Scanner, Signatures, examine};
-use selvedge_model::account::replay::{Buried, Flaw, History, Replayed, Seen, replay_without, unburied};
+use selvedge_model::account::replay::{
+    AccountFlaw, DeletedPostings, History, LocatedRecord, Replayed, replay_without, unburied,
+};
 use selvedge_model::account::{Account, AccountId, Record, Reservation};
 use selvedge_model::{Event, ThreadId};
 use selvedge_store::{Error, Filter, Result, Store};
 
 use crate::chain;
 use crate::ledger::differences::{differences, other_parent};
-pub use gone::{Cause, Gone, cause};
-use gone::{deleted, not_here};
+pub use unavailable::{Cause, Unavailable, cause};
+use unavailable::{deleted, not_in_store};
 
 /// A tree of accounts and the threads that spend from them.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +62,7 @@ pub struct Audit {
     /// How many postings were read and could not be posted again, because others before them are gone or wrong.
     pub unposted: u64,
     /// What can't be computed, because it was in logs that were deleted, in lost versions, or in logs that are not here.
-    pub gone: Vec<Gone>,
+    pub gone: Vec<Unavailable>,
     /// The discrepancies.
     pub found: Vec<Found>,
 }
@@ -83,7 +85,7 @@ pub enum Found {
         why: String,
     },
     /// The records of an account are not valid.
-    Records(Flaw),
+    Records(AccountFlaw),
     /// A posting exists that was deleted according to a tombstone.
     Tombstone {
         /// The thread.
@@ -174,7 +176,7 @@ pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
         reader.read(&thread)?;
     }
     let mut books = reader.books(tree, &deleted)?;
-    if books.replayed.flaws.iter().any(|flaw| matches!(flaw, Flaw::Missing { .. }))
+    if books.replayed.flaws.iter().any(|flaw| matches!(flaw, AccountFlaw::Missing { .. }))
         || books.is_partly_elsewhere()
         || reader.lacks_postings(tree, &books.buried)
     {
@@ -209,15 +211,15 @@ type Extent = BTreeMap<AccountId, u64>;
 
 /// What the records that were read make of a tree.
 struct Books {
-    gone: Vec<Gone>,
-    buried: Vec<Buried>,
+    gone: Vec<Unavailable>,
+    buried: Vec<DeletedPostings>,
     replayed: Replayed,
 }
 
 impl Books {
     /// Whether relatives are not here: another log of the store may have what is missing.
     fn is_partly_elsewhere(&self) -> bool {
-        self.gone.iter().any(|gone| matches!(gone, Gone::NotHere { .. }))
+        self.gone.iter().any(|gone| matches!(gone, Unavailable::NotInStore { .. }))
     }
 }
 
@@ -259,9 +261,9 @@ fn every_thread(store: &dyn Store) -> Result<Vec<ThreadId>> {
 struct Reader<'s> {
     store: &'s dyn Store,
     trust: &'s Trust,
-    seen: Vec<Seen>,
+    seen: Vec<LocatedRecord>,
     /// Postings that were lost, according to the logs themselves.
-    lost: Vec<Gone>,
+    lost: Vec<Unavailable>,
     read: BTreeSet<ThreadId>,
     found: Vec<Found>,
 }
@@ -279,13 +281,16 @@ impl Reader<'_> {
         let examined = examine(bytes, scanner, |entry| {
             for line in &entry.lines {
                 if let Event::Recovery(found) = &line.event {
-                    let of_log = |postings: &Buried| Gone::Lost { thread: thread.clone(), postings: postings.clone() };
+                    let of_log = |postings: &DeletedPostings| Unavailable::Lost {
+                        thread: thread.clone(),
+                        postings: postings.clone(),
+                    };
                     lost.extend(found.postings.iter().map(of_log));
                 }
             }
             seen.extend(entry.lines.iter().filter_map(|line| {
                 let (event_type, record) = line.event.posting()?;
-                Some(Seen { thread: thread.clone(), line: line.seq, event_type, record: record.clone() })
+                Some(LocatedRecord { thread: thread.clone(), line: line.seq, event_type, record: record.clone() })
             }));
         });
         let examined =
@@ -302,15 +307,14 @@ impl Reader<'_> {
     }
 
     /// What is known by now: what is gone, and the rest posted again.
-    fn books(&self, tree: &Tree, deleted: &[Gone]) -> Result<Books> {
+    fn books(&self, tree: &Tree, deleted: &[Unavailable]) -> Result<Books> {
         let extent = self.extent(tree)?;
-        let is_of_tree =
-            |lost: &&Gone| matches!(lost, Gone::Lost { postings, .. } if extent.contains_key(&postings.account));
-        let mut gone: Vec<Gone> = deleted.iter().chain(self.lost.iter().filter(is_of_tree)).cloned().collect();
-        let buried = |gone: &[Gone]| gone.iter().flat_map(|one| one.buried(extent.keys())).collect::<Vec<_>>();
+        let is_of_tree = |lost: &&Unavailable| matches!(lost, Unavailable::Lost { postings, .. } if extent.contains_key(&postings.account));
+        let mut gone: Vec<Unavailable> = deleted.iter().chain(self.lost.iter().filter(is_of_tree)).cloned().collect();
+        let buried = |gone: &[Unavailable]| gone.iter().flat_map(|one| one.buried(extent.keys())).collect::<Vec<_>>();
         let elsewhere = buried(&gone);
         for branch in &tree.accounts {
-            gone.extend(not_here(self.store, branch, &self.seen, &elsewhere)?);
+            gone.extend(not_in_store(self.store, branch, &self.seen, &elsewhere)?);
         }
         let buried = buried(&gone);
         let replayed = self.replay(&extent, &buried);
@@ -318,21 +322,25 @@ impl Reader<'_> {
     }
 
     /// The last posting of an account that a log has, or had.
-    fn last(&self, account: &AccountId, buried: &[Buried]) -> u64 {
+    fn last(&self, account: &AccountId, buried: &[DeletedPostings]) -> u64 {
         let read = self.seen.iter().filter(|one| one.record.account == *account).map(|one| one.record.account_version);
         let gone = buried.iter().filter(|one| one.account == *account).map(|one| one.to);
         read.chain(gone).max().unwrap_or(0)
     }
 
     /// Whether the database has postings that were not found.
-    fn lacks_postings(&self, tree: &Tree, buried: &[Buried]) -> bool {
+    fn lacks_postings(&self, tree: &Tree, buried: &[DeletedPostings]) -> bool {
         tree.accounts.iter().any(|branch| self.last(&branch.account.id, buried) < branch.account.version)
     }
 
     /// A posting that exists although it was in a log that was deleted.
-    fn contradicts(&self, gone: &Gone) -> Option<Found> {
-        let Gone::Deleted { thread, postings: Some(Buried { account, from, to }) } = gone else { return None };
-        let is_it = |one: &&Seen| one.record.account == *account && (*from..=*to).contains(&one.record.account_version);
+    fn contradicts(&self, gone: &Unavailable) -> Option<Found> {
+        let Unavailable::Deleted { thread, postings: Some(DeletedPostings { account, from, to }) } = gone else {
+            return None;
+        };
+        let is_it = |one: &&LocatedRecord| {
+            one.record.account == *account && (*from..=*to).contains(&one.record.account_version)
+        };
         let one = self.seen.iter().find(is_it)?;
         let why = format!(
             "it says that posting {} of account `{account}` was deleted, but it is in `{}` line {}",
@@ -342,7 +350,7 @@ impl Reader<'_> {
     }
 
     /// How the database differs from the logs about an account.
-    fn differs(&self, branch: &Branch, told: Option<&History>, buried: &[Buried]) -> Result<Option<Found>> {
+    fn differs(&self, branch: &Branch, told: Option<&History>, buried: &[DeletedPostings]) -> Result<Option<Found>> {
         let Branch { account, reservations, has_moved, .. } = branch;
         let differs = |why: String| Ok(Some(Found::Database { account: account.id.clone(), why }));
         let counted =
@@ -409,9 +417,10 @@ impl Reader<'_> {
     }
 
     /// Posts the records of these accounts again.
-    fn replay(&self, extent: &Extent, buried: &[Buried]) -> Replayed {
-        let counts =
-            |one: &&Seen| extent.get(&one.record.account).is_some_and(|last| one.record.account_version <= *last);
+    fn replay(&self, extent: &Extent, buried: &[DeletedPostings]) -> Replayed {
+        let counts = |one: &&LocatedRecord| {
+            extent.get(&one.record.account).is_some_and(|last| one.record.account_version <= *last)
+        };
         replay_without(self.seen.iter().filter(counts).cloned(), buried)
     }
 }

@@ -15,6 +15,7 @@ use selvedge_log::{Signer, Trust};
 use selvedge_model::blocking::wait;
 use selvedge_model::event::{Decision, Event, ManifestChanged, ResumeMode};
 use selvedge_model::message::Block;
+use selvedge_model::run::FailureClass;
 use selvedge_model::tool::Started;
 use selvedge_model::{
     Batch, CallId, Cancel, Expect, Input, Message, Part, Posted, Reason, Request, RequestId, Role, RunId, RunStatus,
@@ -24,14 +25,14 @@ use selvedge_store::memory::MemoryStore;
 use selvedge_store::{Acquire, Commit, Error as StoreError, Inbox, Leases, Logs, Store};
 use serde_json::json;
 
+use super::cursor::{EngineClock, Fate, RecordedIds, ReplayCursor, StoreClock};
 use super::judge::Judge;
-use super::outside::{self, NoProcesses, RecordedChildren, RecordedModel, RecordedTool};
 use super::recording::Step as Recorded;
-use super::tape::{EngineClock, Fate, RecordedIds, StoreClock, Tape};
-use super::{How, Report};
-use crate::assignment::Assignment;
+use super::stand_ins::{self, NoProcesses, RecordedChildren, RecordedModel, RecordedTool};
+use super::{ReplayOptions, Report};
 use crate::calls::{EndedCall, call_end};
-use crate::decide::calls::{Planned, Probe, Ready};
+use crate::decide::calls::{PlannedCall, Probe, ReadyCall};
+use crate::decide::hooks::failed_attempt;
 use crate::decide::{CallFinding, Outcome, Prepared, Step};
 use crate::engine::{Engine, Options};
 use crate::error::Result;
@@ -39,19 +40,20 @@ use crate::events::CallerEvents;
 use crate::held::{HeldThread, LeaseGuard, Observer};
 use crate::outcome;
 use crate::run::{RunControl, Running};
+use crate::run_config::RunConfig;
 use crate::spawn::Refused;
 use crate::start::{RunRequest, Start};
-use crate::watcher::{RequestSignal, Watch};
+use crate::watcher::{Signal, Watch};
 
 /// Repeats what the record has.
 pub(crate) struct Driver {
-    tape: Arc<Tape>,
+    tape: Arc<ReplayCursor>,
     thread: ThreadId,
     engine: Engine,
     store: Arc<MemoryStore>,
     /// Another process, which takes the lease away.
     other: MemoryStore,
-    work: Arc<Assignment>,
+    work: Arc<RunConfig>,
     /// The ids that the engine and the store assign.
     runs: RecordedIds,
     logs: RecordedIds,
@@ -70,7 +72,7 @@ enum Cause {
 }
 
 impl Driver {
-    pub(crate) fn new(tape: Arc<Tape>, how: How, judge: Judge) -> Self {
+    pub(crate) fn new(tape: Arc<ReplayCursor>, how: ReplayOptions, judge: Judge) -> Self {
         let runs = RecordedIds::of(tape.clone());
         let logs = RecordedIds::default();
         let signer = Signer::generate(&logs);
@@ -265,7 +267,7 @@ impl Driver {
         let lease = self.engine.lease(&self.thread, Acquire::default())?;
         let cancel = Cancel::new();
         let watch = Watch::unwatched();
-        let outside = Outside {
+        let outside = ExternalEvents {
             tape: self.tape.clone(),
             judge: self.judge.clone(),
             store: self.store.clone(),
@@ -324,17 +326,18 @@ impl Driver {
 
     /// Makes calls ready from their record. Children are not started: whether one may be spawned is decided, and its tool gives the recorded
     /// result.
-    fn make_ready(&self, running: &mut Running, planned: Vec<Planned>, started: &mut Readied) {
+    fn make_ready(&self, running: &mut Running, planned: Vec<PlannedCall>, started: &mut Readied) {
         let ready = match running.plan(planned) {
             Ok(ready) => ready,
             Err(error) => return running.fail(error),
         };
         let mut before = 0;
-        for Ready { tool, call, child, .. } in ready {
+        for ReadyCall { tool, call, child, .. } in ready {
             let spawning = self.work.spawning.as_ref().filter(|_| tool.kind() == ToolKind::Child && child.is_none());
             let born = spawning.map(|spawning| {
-                let refused = outside::refused(&self.tape, &call);
-                let ordered = refused.map_or_else(|| running.held.ordered(&call, &self.work, spawning, before), Err);
+                let refused = stand_ins::refused(&self.tape, &call);
+                let ordered =
+                    refused.map_or_else(|| running.held.admit_child(&call, &self.work, spawning, before), Err);
                 ordered.map(|(order, ..)| {
                     before += 1;
                     (running.held.child_id(&order.thread), order.detached)
@@ -391,17 +394,17 @@ fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
 }
 
 /// Delivers what comes to a run from outside, when the record has it.
-struct Outside {
-    tape: Arc<Tape>,
+struct ExternalEvents {
+    tape: Arc<ReplayCursor>,
     judge: Arc<Mutex<Judge>>,
     store: Arc<MemoryStore>,
     other: MemoryStore,
     runs: RecordedIds,
     cancel: Cancel,
-    note: Arc<RequestSignal>,
+    note: Arc<Signal>,
 }
 
-impl Outside {
+impl ExternalEvents {
     fn committed(&self, thread: &ThreadId, reason: Reason, events: &[Event]) {
         let is_over = {
             let mut judge = lock(&self.judge);
@@ -427,7 +430,7 @@ impl Outside {
                 if let Some(name) = handoff {
                     self.runs.next_are([name]);
                 }
-                if let Some(stop) = outside::stop(step).filter(|_| step.asked_ms().is_none()) {
+                if let Some(stop) = stand_ins::stop(step).filter(|_| step.asked_ms().is_none()) {
                     self.cancel.say(stop);
                 }
             }
@@ -454,20 +457,25 @@ impl Outside {
 }
 
 /// The current agent, with nothing from outside but the record.
-fn offline(mut work: Assignment, model: Arc<dyn selvedge_model::Model>, tape: &Arc<Tape>) -> Assignment {
+fn offline(mut work: RunConfig, model: Arc<dyn selvedge_model::Model>, tape: &Arc<ReplayCursor>) -> RunConfig {
     work.model = Arc::new(RecordedModel { today: work.model, recorded: model, tape: tape.clone() });
-    for tool in &mut work.tools {
+    for tool in work.tools.iter_mut().chain(&mut Arc::make_mut(&mut work.hooks).tools) {
         *tool = Arc::new(RecordedTool { spec: tool.spec().clone(), kind: tool.kind(), tape: tape.clone() });
     }
     // Children are not run again: the result of their call is the recorded one.
     if let Some(spawning) = &mut work.spawning {
         spawning.children = Arc::new(RecordedChildren { today: spawning.children.clone(), tape: tape.clone() });
-        spawning.vouch = Arc::new(|_| Ok(()));
+        spawning.check_parent = Arc::new(|_| Ok(()));
     }
     // The record has one entry for all attempts; a second attempt reports their usage.
-    work.patience.attempts_max = 2;
-    work.patience.wait = std::time::Duration::ZERO;
-    work.patience.wait_max = std::time::Duration::ZERO;
+    work.retries.attempts_max = 2;
+    // But for attempts at which hooks fired, which are repeated one by one.
+    let has_failed = tape.recording.steps.iter().any(|step| failed_attempt(&step.events).is_some());
+    if has_failed {
+        work.retries.attempts_max = u32::MAX;
+    }
+    work.retries.wait = std::time::Duration::ZERO;
+    work.retries.wait_max = std::time::Duration::ZERO;
     work
 }
 
@@ -479,13 +487,13 @@ fn last_name(thread: &str) -> &str {
 /// Whether a changeset of a run is decided by the engine: not what a dead process left, nor the effect of a failing disk.
 fn is_decided(step: &Recorded) -> bool {
     let Some(meta) = step.finished() else { return true };
-    let is_of_model = meta.failure.as_ref().is_some_and(|failure| failure.class.is_of_model());
-    !step.is_lost() && (meta.outcome != Some(Status::Error) || is_of_model)
+    let is_decided = meta.failure.as_ref().is_some_and(|failure| failure.class != FailureClass::Engine);
+    !step.is_lost() && (meta.outcome != Some(Status::Error) || is_decided)
 }
 
 fn stopped(step: &Recorded) -> Cause {
     let is_done = step.finished().is_some_and(|meta| meta.status == RunStatus::Done);
-    match outside::stop(step) {
+    match stand_ins::stop(step) {
         Some(stop) if is_done && stop != Stop::OutOfTime => Cause::Stopped(stop),
         _ => Cause::Given,
     }

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::Report;
 use super::compare::{Difference, differences, outline};
-use super::tape::Tape;
+use super::cursor::ReplayCursor;
 
 /// How many differences are kept; all are counted.
 const KEPT_MAX: usize = 100;
 
 /// Compares, and collects the differences.
 pub(crate) struct Judge {
-    tape: Arc<Tape>,
+    tape: Arc<ReplayCursor>,
     recorded: Value,
     now: Value,
     /// Nothing up to this version is compared.
@@ -27,7 +27,7 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    pub(crate) fn new(tape: Arc<Tape>, from: Option<u64>, report: Report) -> Self {
+    pub(crate) fn new(tape: Arc<ReplayCursor>, from: Option<u64>, report: Report) -> Self {
         Self { tape, recorded: empty_state(), now: empty_state(), from, report, is_over: false }
     }
 
@@ -68,7 +68,7 @@ impl Judge {
         if let Some(step) = self.tape.clone().next_step() {
             apply(&mut self.recorded, &step.events);
             apply(&mut self.now, &step.events);
-            self.report.given += 1;
+            self.report.from_record += 1;
             self.tape.advance();
         }
     }
@@ -113,7 +113,7 @@ impl Judge {
 
     /// The report.
     pub(crate) fn conclude(&mut self) -> Report {
-        self.report.given += self.tape.passed();
+        self.report.from_record += self.tape.passed();
         self.report.state_recorded = hash(&self.recorded);
         self.report.state_now = hash(&self.now);
         self.report.clone()

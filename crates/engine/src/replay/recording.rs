@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_log::Trust;
 use selvedge_log::scan::Entry;
-use selvedge_model::event::{Checkpoint, Place};
+use selvedge_model::event::{Checkpoint, LineOrder};
 use selvedge_model::{CallId, Changeset, Event, LogId, Reason, RunId, RunMeta, ThreadId, Timestamp};
 use selvedge_store::load::each_changeset;
 use selvedge_store::{Logs, Result};
@@ -91,7 +91,7 @@ impl Step {
         let mut lines = entry.lines;
         let last = lines.pop()?;
         let Event::Checkpoint(checkpoint) = last.event else { return None };
-        lines.retain(|line| line.event.place() != Place::Lead);
+        lines.retain(|line| line.event.place() != LineOrder::Lead);
         let line = lines.first().map_or(last.seq, |line| line.seq) + 1;
         Some(Self { line, at: last.timestamp, events: lines.into_iter().map(|line| line.event).collect(), checkpoint })
     }

@@ -79,13 +79,13 @@ pub(crate) struct SaveOrder {
 
 /// A snapshot that could not be saved, archived or removed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct SaveFailure {
     code: &'static str,
     pub(crate) why: String,
     attempts: u32,
 }
 
-impl Failure {
+impl SaveFailure {
     fn of(error: &StoreError, attempts: u32) -> Self {
         Self { code: error.code(), why: error.to_string(), attempts }
     }
@@ -136,11 +136,11 @@ impl Keeper {
     }
 
     /// Saves a snapshot. On return it is durable, and obsolete ones are removed.
-    pub(crate) fn save(&self, order: SaveOrder) -> Result<LastSave, Failure> {
+    pub(crate) fn save(&self, order: SaveOrder) -> Result<LastSave, SaveFailure> {
         let SaveOrder { ref fold, ref seal, trigger, ref hooks, now } = order;
         let schema = Some(self.schema.digest());
         let body = body::of(fold, trigger, &self.config.schema_version, schema, hooks, now);
-        let refused = |error: SchemaError| Failure { code: error.code(), why: error.to_string(), attempts: 0 };
+        let refused = |error: SchemaError| SaveFailure { code: error.code(), why: error.to_string(), attempts: 0 };
         self.schema.check(&body).map_err(refused)?;
         let performance = &self.config.checkpoint.performance;
         let under = fold.saved.under.as_ref().filter(|(_, base)| performance.incremental && base.depth <= CHAIN_MAX);
@@ -186,7 +186,7 @@ impl Keeper {
     }
 
     /// Writes a snapshot, with retries.
-    fn write(&self, fold: &Fold, seal: &Option<String>, document: &mut Value) -> Result<Saved, Failure> {
+    fn write(&self, fold: &Fold, seal: &Option<String>, document: &mut Value) -> Result<Saved, SaveFailure> {
         if let (Some(members), Some(seal)) = (document.as_object_mut(), seal) {
             members.insert("seal".to_owned(), Value::String(seal.clone()));
         }
@@ -200,7 +200,7 @@ impl Keeper {
             };
             let passes = matches!(error, StoreError::Io { .. } | StoreError::Database { .. });
             if !passes || attempts >= retry.attempts() {
-                return Err(Failure::of(&error, attempts));
+                return Err(SaveFailure::of(&error, attempts));
             }
             let factor = match retry.backoff {
                 Backoff::Exponential => 2_u32.saturating_pow(attempts - 1),
@@ -267,12 +267,12 @@ impl Keeper {
     /// Archives or removes the snapshots of a completed thread, as configured. They are projections: what can't be done is left, and the
     /// reason is returned. Older ones that are not valid stay where they are, for inspection: nothing was loaded from them, and the list of
     /// snapshots names them.
-    pub(crate) fn complete(&self, thread: &ThreadId, now: Timestamp) -> Result<(), Failure> {
+    pub(crate) fn complete(&self, thread: &ThreadId, now: Timestamp) -> Result<(), SaveFailure> {
         let action = self.config.retention.on_completion.action;
         if action == Action::Keep {
             return Ok(());
         }
-        self.put_all_away(thread, action, now).map_err(|error| Failure::of(&error, 1))
+        self.put_all_away(thread, action, now).map_err(|error| SaveFailure::of(&error, 1))
     }
 
     fn put_all_away(&self, thread: &ThreadId, action: Action, now: Timestamp) -> selvedge_store::Result<()> {

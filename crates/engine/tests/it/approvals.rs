@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use selvedge_engine::assignment::Asking;
-use selvedge_engine::{Assignment, Choice, Input, Outcome, Permission, Recorded};
+use selvedge_engine::run_config::NeededApproval;
+use selvedge_engine::{Choice, Input, Outcome, Permission, Recorded, RunConfig};
 use selvedge_items::config::{ResumeMode, Wait};
 use selvedge_log::Line;
 use selvedge_model::event::{Decision, EffectClass, SuspendReason};
@@ -28,7 +28,7 @@ fn call(id: &str) -> CallId {
 
 /// An agent whose tool `pay` needs an approval, and whose tool `look` needs none.
 struct Payer {
-    work: Assignment,
+    work: RunConfig,
     paid: Arc<AtomicUsize>,
     seen: Arc<std::sync::Mutex<Vec<Call>>>,
 }
@@ -40,7 +40,7 @@ fn payer(calls: Vec<(&'static str, &'static str, Value)>) -> Payer {
     let paid = pay.ran.clone();
     let seen = pay.seen.clone();
     let mut work = agent(vec![Reply::Calls(calls), Reply::Says("done")], vec![Arc::new(pay), Arc::new(look)]);
-    work.gate = asks(Asking { why: Some("it is money".to_owned()), ..Asking::default() });
+    work.gate = asks(NeededApproval { why: Some("it is money".to_owned()), ..NeededApproval::default() });
     Payer { work, paid, seen }
 }
 
@@ -53,7 +53,7 @@ impl Payer {
     }
 }
 
-fn asks(asking: Asking) -> selvedge_engine::assignment::Gate {
+fn asks(asking: NeededApproval) -> selvedge_engine::run_config::Gate {
     Arc::new(move |spec, _| match spec.name.as_str() {
         "pay" => Permission::Ask(asking.clone()),
         _ => Permission::Allowed,
@@ -181,7 +181,7 @@ fn a_decision_can_be_the_result_or_the_arguments() {
     {
         let harness = Harness::new();
         let mut payer = payer(one());
-        payer.work.gate = asks(Asking { mode, ..Asking::default() });
+        payer.work.gate = asks(NeededApproval { mode, ..NeededApproval::default() });
         let thread = harness.asked(&payer);
         harness.decide(&thread, "p1", Choice::Approve(Some(json!("blue"))), &payer).unwrap();
         harness.go_on(&thread, &payer);
@@ -197,9 +197,9 @@ fn late_repeated_and_unknown_decisions_change_nothing() {
     let thread = harness.asked(&payer);
     let code = |error: selvedge_engine::Error| error.code();
     let unknown = harness.decide(&thread, "p9", Choice::Approve(None), &payer).unwrap_err();
-    assert_eq!(code(unknown), "no_open_call");
+    assert_eq!(code(unknown), "call_not_open");
     let verdict = harness.decide(&thread, "p1", Choice::NotDone, &payer).unwrap_err();
-    assert_eq!(code(verdict), "no_open_call", "it was never dispatched");
+    assert_eq!(code(verdict), "call_not_open", "it was never dispatched");
     assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Now);
     let version = harness.loaded(&thread).version;
     assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap(), Recorded::Before);
@@ -207,7 +207,7 @@ fn late_repeated_and_unknown_decisions_change_nothing() {
     assert_eq!(harness.loaded(&thread).version, version);
     harness.go_on(&thread, &payer);
     assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
-    assert_eq!(code(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err()), "no_open_call");
+    assert_eq!(code(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err()), "call_not_open");
     harness.send(&thread, Input::text("thanks"), &payer.work).0.unwrap();
     assert_eq!(payer.paid.load(Ordering::SeqCst), 1);
 }
@@ -218,9 +218,9 @@ fn a_call_of_another_thread_and_a_cancelled_one_can_not_be_approved() {
     let payer = payer(one());
     let thread = harness.asked(&payer);
     let other = harness.thread();
-    assert_eq!(harness.decide(&other, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    assert_eq!(harness.decide(&other, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "call_not_open");
     harness.engine.stop(&thread, Stop::Cancelled).unwrap();
-    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "call_not_open");
     assert_eq!(harness.loaded(&thread).manifest.status, Status::Cancelled);
     assert!(harness.results(&thread)[0].1.contains("interrupted"));
     assert_eq!(payer.paid.load(Ordering::SeqCst), 0);
@@ -299,7 +299,7 @@ fn a_message_replaces_a_pending_approval() {
     let ended = harness.send(&thread, Input::text("never mind"), &payer.work).0.unwrap();
     assert_eq!((ended.status.status().unwrap(), payer.paid.load(Ordering::SeqCst)), (Status::Completed, 0));
     assert!(harness.results(&thread)[0].1.contains("a new message came"));
-    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "call_not_open");
 }
 
 #[test]
@@ -340,10 +340,11 @@ fn a_call_that_was_approved_and_interrupted_needs_no_second_approval() {
 fn a_decision_does_not_count_after_the_approval_request_expired() {
     let harness = Harness::new();
     let mut payer = payer(one());
-    payer.work.gate = asks(Asking { expires_after: Some(Duration::from_secs(60)), ..Asking::default() });
+    payer.work.gate =
+        asks(NeededApproval { expires_after: Some(Duration::from_secs(60)), ..NeededApproval::default() });
     let thread = harness.asked(&payer);
     harness.clock.set(Timestamp::from_micros(harness.clock.now().as_micros() + 60_000_000));
-    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "too_late");
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "decision_too_late");
     assert_eq!(
         (harness.go_on(&thread, &payer).status.status().unwrap(), payer.paid.load(Ordering::SeqCst)),
         (Status::Completed, 0)
@@ -376,13 +377,13 @@ fn approval_requests_stay_undecided_whatever_a_thread_is_suspended_for() {
 #[test]
 fn a_value_that_is_not_used_or_that_the_tool_refuses_is_not_recorded() {
     for (mode, value, code) in [
-        (ResumeMode::ReplayToolCall, json!({"amount": 1}), "value_unused"),
+        (ResumeMode::ReplayToolCall, json!({"amount": 1}), "decision_value_unused"),
         (ResumeMode::PassDecisionToTool, json!({"amount": "much"}), "edit_refused"),
         (ResumeMode::PassDecisionToTool, json!(false), "edit_refused"),
     ] {
         let harness = Harness::new();
         let mut payer = payer(one());
-        payer.work.gate = asks(Asking { mode, ..Asking::default() });
+        payer.work.gate = asks(NeededApproval { mode, ..NeededApproval::default() });
         let thread = harness.asked(&payer);
         payer.work.tools[0] = Arc::new(Picky(CountingTool::new("pay", EffectClass::AtMostOnce)));
         let version = harness.loaded(&thread).version;
@@ -405,7 +406,7 @@ fn a_thread_resumes_whose_call_was_answered_by_another_program() {
     harness.store.commit(Batch::of(Part::new(thread.clone(), expect, changeset))).unwrap();
     let manifest = harness.store.get(&thread).unwrap().manifest;
     assert_eq!((manifest.suspended.unwrap().calls, manifest.asks), (vec![], vec![]));
-    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "no_open_call");
+    assert_eq!(harness.decide(&thread, "p1", Choice::Approve(None), &payer).unwrap_err().code(), "call_not_open");
     let ended = harness.go_on(&thread, &payer);
     assert_eq!(
         (ended.status.status().unwrap(), ended.result.as_deref()),
@@ -420,9 +421,9 @@ fn a_call_whose_approval_request_expired_is_not_undecided() {
     let harness = Harness::new();
     let mut payer = payer(two());
     payer.work.gate = Arc::new(|spec, arguments| match spec.name.as_str() {
-        "pay" => Permission::Ask(Asking {
+        "pay" => Permission::Ask(NeededApproval {
             expires_after: (arguments["amount"] == 2).then_some(Duration::from_millis(1)),
-            ..Asking::default()
+            ..NeededApproval::default()
         }),
         _ => Permission::Allowed,
     });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use selvedge_engine::{Assignment, Input, NoticeKind, Outcome, RunEvent};
+use selvedge_engine::{Input, NoticeKind, Outcome, RunConfig, RunEvent};
 use selvedge_model::ToolKind;
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{BlobErased, EffectClass, HandoffReason};
@@ -52,13 +52,13 @@ impl crate::support::Blocking for Small {
     }
 }
 
-pub(crate) fn small(window: u64, calls: usize, answer: usize) -> (Assignment, Arc<Small>) {
+pub(crate) fn small(window: u64, calls: usize, answer: usize) -> (RunConfig, Arc<Small>) {
     adding(window, calls, answer, 0)
 }
 
-fn adding(window: u64, calls: usize, answer: usize, added: u64) -> (Assignment, Arc<Small>) {
+fn adding(window: u64, calls: usize, answer: usize, added: u64) -> (RunConfig, Arc<Small>) {
     let model = Arc::new(Small { window, added, calls, asked: AtomicUsize::new(0), firsts: Default::default() });
-    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "small");
+    let mut work = RunConfig::new(AgentId::new("scribe").unwrap(), model.clone(), "small");
     let mut look = CountingTool::new("look", EffectClass::Pure);
     look.answer = Output::text("x".repeat(answer));
     work.tools = vec![Arc::new(look)];
@@ -71,7 +71,7 @@ impl Harness {
         chain.into_iter().map(|link| (link.manifest.thread_id, link.manifest.status)).collect()
     }
 
-    fn resume(&self, thread: &ThreadId, input: Input, work: &Assignment) -> selvedge_engine::Result<Outcome> {
+    fn resume(&self, thread: &ThreadId, input: Input, work: &RunConfig) -> selvedge_engine::Result<Outcome> {
         self.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {})
     }
 }
@@ -763,7 +763,7 @@ fn the_next_run_knows_the_token_counts_of_the_provider() {
     let harness = Harness::new();
     let thread = harness.thread();
     let model = Arc::new(Dense { asked: AtomicUsize::new(0) });
-    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "dense");
+    let mut work = RunConfig::new(AgentId::new("scribe").unwrap(), model.clone(), "dense");
     work.continuation.threshold = 0.8;
     harness.send(&thread, Input::text("x".repeat(2000)), &work).0.unwrap();
     assert_eq!(harness.chain(&thread).len(), 1);
@@ -843,7 +843,7 @@ fn a_prompt_that_is_too_long_for_the_provider_is_continued_by_a_successor() {
     let harness = Harness::new();
     let thread = harness.thread();
     let model = Arc::new(Misjudged { bytes_max: 6000, asked: AtomicUsize::new(0), refused: AtomicUsize::new(0) });
-    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "misjudged");
+    let mut work = RunConfig::new(AgentId::new("scribe").unwrap(), model.clone(), "misjudged");
     let mut look = CountingTool::new("look", EffectClass::Pure);
     look.answer = Output::text("x".repeat(1000));
     work.tools = vec![Arc::new(look)];

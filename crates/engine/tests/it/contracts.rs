@@ -1,17 +1,16 @@
 //! The contracts with models, tools and programs, in whole runs.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use selvedge_engine::{Choice, Input};
+use selvedge_engine::{Choice, Error, Input};
 use selvedge_model::answer::{Answer, Drafts, End, Prompt, Usage};
 use selvedge_model::blocking::{BoxFuture, wait};
 use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
-use selvedge_model::{CallId, Cancel, Digest, Event, Model, ModelError, Output, Reason, Status, Tool};
-use selvedge_store::{Acquire, Leases, Logs};
+use selvedge_model::{CallId, Cancel, Digest, Event, Model, ModelError, Output, Reason, Status, ThreadId, Tool};
+use selvedge_store::{Acquire, Leases, Logs, Registry};
 use serde_json::json;
 
 use crate::replay::assert_identical;
@@ -127,20 +126,36 @@ fn a_resume_waits_briefly_for_a_process_that_only_reads() {
     harness.store.refuse(None);
     let other = harness.another();
     let lease = other.store.acquire(&thread, Acquire::default()).unwrap();
-    let tries = Arc::new(AtomicUsize::new(0));
-    let tried = tries.clone();
-    let held = Mutex::new(Some((other, lease)));
-    *harness.store.before_lease.lock().unwrap() = Some(Box::new(move |_| {
-        // It holds the thread for two attempts, and releases it before the third.
-        if tried.fetch_add(1, Ordering::SeqCst) == 2
-            && let Some((other, lease)) = held.lock().unwrap().take()
-        {
-            other.store.abandon(&lease).unwrap();
-        }
-    }));
+    // It is held when it is first tried, and released then.
+    *harness.store.after_holder.lock().unwrap() = Some(Box::new(move |_| other.store.abandon(&lease).unwrap()));
     let ended = harness.engine.resume(&thread, Input::text("again"), &work, &Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!(ended.status, Status::Completed);
-    assert!(tries.load(Ordering::SeqCst) >= 3, "it was held when it was first tried");
+}
+
+/// It was run again: the other process had ended it between the first check and the lease.
+#[test]
+fn a_resume_of_a_thread_that_another_process_has_just_ended_runs_nothing() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let failing = ModelError::Transient { why: "busy".to_owned() };
+    let suspended =
+        harness.send(&thread, Input::text("go"), &agent(vec![Reply::Fails(failing)], Vec::new())).0.unwrap();
+    assert_eq!(suspended.status, Status::Suspended);
+    let work = agent(vec![Reply::Says("done")], Vec::new());
+    let other = harness.another();
+    let own = work.clone();
+    let mut ends = Some(move |thread: &ThreadId| {
+        let ended = other.engine.resume(thread, Input::nothing(), &own, &Cancel::new(), &mut |_| {}).unwrap();
+        assert_eq!(ended.status, Status::Completed);
+    });
+    *harness.store.before_lease.lock().unwrap() = Some(Box::new(move |thread| {
+        if let Some(ends) = ends.take() {
+            ends(thread);
+        }
+    }));
+    let refused = harness.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {});
+    assert!(matches!(refused, Err(Error::NotRunnable { status: Status::Completed, .. })), "{refused:?}");
+    assert_eq!(harness.store.runs(&thread).unwrap().len(), 2, "the failed run, and that of the other process");
 }
 
 #[test]

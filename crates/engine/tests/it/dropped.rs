@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use selvedge_engine::{Assignment, Input, Outcome};
+use selvedge_engine::{Input, Outcome, RunConfig};
 use selvedge_model::answer::{Answer, Drafts, Prompt};
 use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::{EffectClass, Process};
@@ -72,7 +72,7 @@ impl Started for Deaf {
 }
 
 /// Runs a thread, and kills it once its work has begun.
-fn killed(harness: &Harness, thread: &ThreadId, work: &Assignment, has_begun: &dyn Fn()) -> Outcome {
+fn killed(harness: &Harness, thread: &ThreadId, work: &RunConfig, has_begun: &dyn Fn()) -> Outcome {
     let cancel = Cancel::new();
     let submitted = harness.engine.submit(thread, Input::text("go"), work, &cancel).unwrap();
     has_begun();

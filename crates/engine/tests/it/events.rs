@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use selvedge_engine::events::{QUEUE_EVENTS_MAX, RunEvent, Subscription, Watched};
-use selvedge_engine::{Assignment, Input, NoticeKind, Redactor};
+use selvedge_engine::{Input, NoticeKind, Redactor, RunConfig};
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
@@ -39,9 +39,9 @@ impl Drafting {
         Self { pieces: pieces.iter().map(draft).collect(), answer, failures: AtomicUsize::new(0) }
     }
 
-    fn work(self) -> Assignment {
-        let mut work = Assignment::new(AgentId::new("scribe").unwrap(), Arc::new(self), "drafting");
-        work.patience.wait = Duration::from_millis(1);
+    fn work(self) -> RunConfig {
+        let mut work = RunConfig::new(AgentId::new("scribe").unwrap(), Arc::new(self), "drafting");
+        work.retries.wait = Duration::from_millis(1);
         work
     }
 }

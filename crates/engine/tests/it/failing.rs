@@ -103,6 +103,42 @@ fn a_model_that_fails_for_a_while_is_retried_and_its_drafts_are_void() {
     assert_eq!(harness.loaded(&thread).messages.len(), 2);
 }
 
+/// The wait was cut to the longest that is configured, and the provider refused the earlier attempts, too.
+#[test]
+fn a_provider_that_asks_for_a_longer_wait_than_is_configured_is_not_asked_earlier() {
+    for (asked, attempts) in [(1, 3), (3600, 1)] {
+        let harness = Harness::new();
+        let thread = harness.thread();
+        let retry_after = Some(Duration::from_secs(asked));
+        let failing = ModelError::RateLimited { why: "come back later".to_owned(), retry_after };
+        let mut work = agent(vec![Reply::Fails(failing)], Vec::new());
+        work.retries.wait_max = Duration::from_secs(2);
+        let (ended, heard) = harness.send(&thread, Input::text("hi"), &work);
+        let ended = ended.unwrap();
+        assert_eq!(
+            (ended.status.status(), ended.code.as_deref()),
+            (Some(Status::Suspended), Some("model_rate_limited"))
+        );
+        assert_eq!(1 + heard.iter().filter(|heard| *heard == "retrying").count(), attempts, "{asked} s");
+    }
+}
+
+/// The deadline of all attempts is the run's own: a wait for the next one does not outlast it.
+#[test]
+fn the_limit_on_running_time_ends_a_wait_for_the_next_attempt() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let retry_after = Some(Duration::from_secs(3600));
+    let failing = ModelError::RateLimited { why: "come back later".to_owned(), retry_after };
+    let mut work = agent(vec![Reply::Fails(failing)], Vec::new());
+    work.retries.wait_max = Duration::from_secs(7200);
+    work.limits.duration_seconds = Some(1);
+    let (ended, heard) = harness.send(&thread, Input::text("hi"), &work);
+    let ended = ended.unwrap();
+    assert_eq!((ended.status.status(), ended.code.as_deref()), (Some(Status::Suspended), Some("duration_exceeded")));
+    assert_eq!(heard.iter().filter(|heard| *heard == "retrying").count(), 1);
+}
+
 #[test]
 fn whether_a_retry_helps_follows_from_the_code_unless_a_configured_class_overrides_it() {
     let class =
@@ -112,11 +148,11 @@ fn whether_a_retry_helps_follows_from_the_code_unless_a_configured_class_overrid
     for (failure, classes, attempts, code) in [
         (of(503), vec![], 3, "model_failed"),
         (of(429), vec![], 3, "model_rate_limited"),
-        (of(400), vec![], 1, "model_refused"),
+        (of(400), vec![], 1, "model_rejected"),
         (unreached.clone(), vec![], 3, "model_failed"),
         (of(503), vec![class(Class::Permanent, &[503])], 1, "model_failed"),
-        (of(400), vec![class(Class::Transient, &[400])], 3, "model_refused"),
-        (of(400), vec![class(Class::Transient, &[503])], 1, "model_refused"),
+        (of(400), vec![class(Class::Transient, &[400])], 3, "model_rejected"),
+        (of(400), vec![class(Class::Transient, &[503])], 1, "model_rejected"),
         (unreached, vec![class(Class::Permanent, &[0])], 1, "model_failed"),
     ] {
         let harness = Harness::new();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use selvedge_engine::assignment::Asking;
-use selvedge_engine::{Assignment, Choice, Error, Input, Permission};
+use selvedge_engine::run_config::NeededApproval;
+use selvedge_engine::{Choice, Error, Input, Permission, RunConfig};
 use selvedge_items::config::Stops;
 use selvedge_model::event::{EffectClass, Process, SuspendReason};
 use selvedge_model::limits::Limits;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::support::{CountingTool, Harness, Reply, agent, die, roles};
 
 /// An agent that would call a tool for ever; each of its turns uses fifteen tokens.
-fn restless(limits: Limits) -> (Assignment, Arc<std::sync::atomic::AtomicUsize>) {
+fn restless(limits: Limits) -> (RunConfig, Arc<std::sync::atomic::AtomicUsize>) {
     let tool = CountingTool::new("look", EffectClass::Pure);
     let ran = tool.ran.clone();
     const IDS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
@@ -118,7 +118,7 @@ fn a_model_without_a_price_is_refused_under_a_money_limit() {
     let thread = harness.thread();
     let (work, _) = restless(Limits { spend: Some("1".parse().unwrap()), ..Limits::default() });
     let error = harness.send(&thread, Input::text("go"), &work).0.unwrap_err();
-    assert_eq!(error.code(), "no_price");
+    assert_eq!(error.code(), "price_unknown");
     assert_eq!(harness.loaded(&thread).manifest.status, Status::Created, "nothing was recorded");
 }
 
@@ -154,7 +154,7 @@ fn a_raise_after_a_restart_resumes_the_thread_and_is_on_record() {
     // A resume without a raise changes nothing: the turns of earlier runs count.
     assert_eq!(resume(Input::nothing()).unwrap().run_cost.unwrap().turns, 0);
     let lower = resume(Input::nothing().raising(turns(1))).unwrap_err();
-    assert_eq!(lower.code(), "not_raised");
+    assert_eq!(lower.code(), "limit_not_raised");
     let ended = resume(Input::nothing().raising(turns(5))).unwrap();
     assert_eq!((ended.run_cost.clone().unwrap().turns, ended.status.status().unwrap()), (3, Status::Suspended));
     assert_eq!(later.loaded(&thread).manifest.limits, Some(turns(5)));
@@ -195,7 +195,7 @@ fn a_change_that_is_not_a_raise_is_refused_even_while_another_process_runs_the_t
     let mut tool = CountingTool::new("look", EffectClass::Pure);
     let at = thread.clone();
     tool.meanwhile = Arc::new(move |_| {
-        assert_eq!(other.engine.raise(&at, &turns(3)).unwrap_err().code(), "not_raised");
+        assert_eq!(other.engine.raise(&at, &turns(3)).unwrap_err().code(), "limit_not_raised");
         assert_eq!(other.waiting(&at), []);
     });
     let work = agent(vec![Reply::Calls(vec![("a", "look", json!(1))]), Reply::Says("done")], vec![Arc::new(tool)]);
@@ -309,7 +309,7 @@ fn the_usage_of_an_interrupted_run_still_counts() {
 }
 
 /// An agent whose tool works for a while by its process's clock, and then its process dies.
-fn dying_after(process: &Harness, work: Duration) -> Assignment {
+fn dying_after(process: &Harness, work: Duration) -> RunConfig {
     let mut tool = CountingTool::new("look", EffectClass::Pure);
     let clock = process.clock.clone();
     let store = process.store.clone();
@@ -435,7 +435,7 @@ fn a_child_is_raised_as_far_as_its_parent_and_no_further() {
     };
     assert_eq!(harness.send(&child, Input::text("go"), &work).0.unwrap().cost.turns, 1);
     let refused = raise(&child, 4).unwrap_err();
-    assert_eq!((refused.code(), refused.kind()), ("above_parent", selvedge_model::Kind::Denied));
+    assert_eq!((refused.code(), refused.kind()), ("limit_above_parent", selvedge_model::Kind::Denied));
     let command = format!("`selvedge resume {parent} --raise turns=4`");
     assert!(refused.hint().is_some_and(|hint| hint.contains(&command)), "{:?}", refused.hint());
     assert_eq!(harness.loaded(&child).manifest.limits, Some(turns(1)), "nothing was recorded");
@@ -505,7 +505,7 @@ fn a_loop_is_detected_even_if_each_of_its_calls_is_approved() {
         let pay = Arc::new(CountingTool::new("pay", EffectClass::AtMostOnce));
         let mut work = agent(vec![same("a"), same("b"), same("c"), same("d"), Reply::Says("ah")], vec![pay]);
         work.stops = stops;
-        work.gate = Arc::new(|_, _| Permission::Ask(Asking::default()));
+        work.gate = Arc::new(|_, _| Permission::Ask(NeededApproval::default()));
         let allow = |call: &str| {
             harness.engine.decide(&thread, &CallId::new(call).unwrap(), choice.clone(), "ann", &work).unwrap();
             harness.engine.resume(&thread, Input::nothing(), &work, &Cancel::new(), &mut |_| {}).unwrap()

@@ -1,5 +1,6 @@
 //! Runs on a store without a disk, with a scripted model and tools that record their calls.
 
+mod answer_size;
 mod approvals;
 mod chains;
 mod commits;
@@ -9,6 +10,8 @@ mod dropped;
 mod events;
 mod failing;
 mod families;
+mod hooks;
+mod idle;
 mod limits;
 mod opaque;
 mod opened;
@@ -26,6 +29,7 @@ mod spending;
 mod state;
 mod support;
 mod thousand;
+mod titles;
 mod trees;
 mod waiting;
 mod watching;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use selvedge_engine::{Assignment, Input, Redactor};
+use selvedge_engine::{Input, Redactor, RunConfig};
 use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
 use selvedge_model::scope::Scopes;
@@ -20,9 +20,9 @@ turns:
   - say: done
 "#;
 
-fn work() -> (Assignment, Arc<RecordingModel>) {
+fn work() -> (RunConfig, Arc<RecordingModel>) {
     let model = Arc::new(Scripted::new(Script::parse(SCRIPT).unwrap()));
-    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model, "scripted");
+    let mut work = RunConfig::new(AgentId::new("scribe").unwrap(), model, "scripted");
     work.tools = vec![Arc::new(CountingTool::new("look", EffectClass::Pure))];
     let remembering = RecordingModel::before(&mut work);
     (work, remembering)

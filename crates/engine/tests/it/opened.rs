@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use selvedge_engine::assignment::Asking;
+use selvedge_engine::run_config::NeededApproval;
 use selvedge_engine::snapshot::Keeper;
-use selvedge_engine::{Assignment, Choice, Input, Outcome, Permission, Redactor};
+use selvedge_engine::{Choice, Input, Outcome, Permission, Redactor, RunConfig};
 use selvedge_items::config::state_persistence::{Coalesce, StatePersistence};
 use selvedge_model::event::{CallOpened, CallOrigin, EffectClass, SuspendReason};
 use selvedge_model::message::Block;
@@ -49,7 +49,7 @@ fn open(harness: &Harness, thread: &ThreadId, calls: &[(&str, CallOrigin)]) {
     harness.store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, changeset))).unwrap();
 }
 
-fn saying(tools: Vec<Arc<dyn Tool>>) -> Assignment {
+fn saying(tools: Vec<Arc<dyn Tool>>) -> RunConfig {
     agent(vec![Reply::Says("one"), Reply::Says("two"), Reply::Says("three")], tools)
 }
 
@@ -64,7 +64,7 @@ fn idle(harness: &Harness) -> ThreadId {
     thread
 }
 
-fn resume(harness: &Harness, thread: &ThreadId, work: &Assignment) -> Outcome {
+fn resume(harness: &Harness, thread: &ThreadId, work: &RunConfig) -> Outcome {
     harness.engine.resume(thread, Input::nothing(), work, &Cancel::new(), &mut |_| {}).unwrap()
 }
 
@@ -197,7 +197,7 @@ fn an_opened_call_that_needs_an_approval_waits_like_any_other() {
     let tool = pay();
     let ran = tool.ran.clone();
     let mut work = saying(vec![Arc::new(tool)]);
-    work.gate = Arc::new(|_, _| Permission::Ask(Asking::default()));
+    work.gate = Arc::new(|_, _| Permission::Ask(NeededApproval::default()));
     let ended = harness.send(&thread, Input::text("go on"), &work).0.unwrap();
     assert_eq!((ended.code.as_deref(), ended.suspended.unwrap().calls.len()), (Some("approval"), 2));
     harness.engine.decide(&thread, &call("o.1"), Choice::Approve(None), "ann", &work).unwrap();
@@ -264,7 +264,7 @@ fn opened_calls_survive_in_a_snapshot() {
     open(&harness, &thread, &[("o.2", node()), ("o.1", hook())]);
     // The snapshot is saved when the thread is suspended.
     let mut asking = saying(vec![Arc::new(pay())]);
-    asking.gate = Arc::new(|_, _| Permission::Ask(Asking::default()));
+    asking.gate = Arc::new(|_, _| Permission::Ask(NeededApproval::default()));
     harness.send(&thread, Input::text("go on"), &asking).0.unwrap();
     let mut other = harness.another();
     other.keep(Keeper::new(Arc::new(other.store.inner.another()), config).unwrap());

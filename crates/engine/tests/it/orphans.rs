@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use selvedge_engine::{Assignment, Choice, Input};
+use selvedge_engine::{Choice, Input, RunConfig};
 use selvedge_model::event::SuspendReason;
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, CallId, Cancel, Message, Money, NewThread, Price, Reason, Role, Run, Status, ThreadId};
@@ -21,8 +21,8 @@ fn price() -> Option<Price> {
     Some(Price { input: "1000".parse().unwrap(), output: "1000".parse().unwrap(), ..Price::default() })
 }
 
-/// A parent with money, and its assignment: it spawns one detached child.
-fn family(harness: &Harness) -> (ThreadId, Assignment) {
+/// A parent with money, and its run_config: it spawns one detached child.
+fn family(harness: &Harness) -> (ThreadId, RunConfig) {
     let limits = Some(Limits { spend: Some("100".parse().unwrap()), ..Limits::default() });
     let new = NewThread { limits, ..NewThread::of(AgentId::new("scribe").unwrap()) };
     let calls = vec![("s", json!({"task": "count", "detached": true, "spend": "60"}))];
@@ -31,8 +31,8 @@ fn family(harness: &Harness) -> (ThreadId, Assignment) {
     (harness.engine.create(new, Vec::new()).unwrap(), work)
 }
 
-/// The assignment of a parent with other answers.
-fn later() -> Assignment {
+/// The run configuration of a parent with other answers.
+fn later() -> RunConfig {
     let mut work = agent(vec![Reply::Says("well")], Vec::new());
     work.price = price();
     work
@@ -282,7 +282,7 @@ fn a_child_whose_process_was_lost_is_started_again_by_the_open_call_and_a_suspen
 }
 
 /// Runs a parent whose process dies when its child is on record and no process was started for it.
-fn dies_after_spawn(harness: &Harness, thread: &ThreadId, work: &Assignment) {
+fn dies_after_spawn(harness: &Harness, thread: &ThreadId, work: &RunConfig) {
     harness.dies_after(Reason::ToolIntentCommitted, || harness.send(thread, Input::text("go"), work));
 }
 

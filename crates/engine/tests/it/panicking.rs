@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use selvedge_engine::assignment::Patience;
-use selvedge_engine::spawn::{Children, Order};
-use selvedge_engine::{Assignment, Input};
+use selvedge_engine::run_config::RetryPolicy;
+use selvedge_engine::spawn::{Children, NewChild};
+use selvedge_engine::{Input, RunConfig};
 use selvedge_model::answer::{Answer, Drafts, End, Usage};
 use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::{EffectClass, Event, ToolFailureClass};
@@ -51,7 +51,7 @@ fn panicking(class: EffectClass) -> CountingTool {
 }
 
 /// An agent that pays and looks in one turn, and says that it is done.
-fn paying(pay: Arc<dyn Tool>) -> Assignment {
+fn paying(pay: Arc<dyn Tool>) -> RunConfig {
     let calls = vec![("p", "pay", json!({})), ("l", "look", json!({}))];
     agent(
         vec![Reply::Calls(calls), Reply::Says("done")],
@@ -165,10 +165,10 @@ impl Model for Shaky {
     }
 }
 
-fn shaky(panics: usize, is_late: bool) -> Assignment {
+fn shaky(panics: usize, is_late: bool) -> RunConfig {
     let mut work = agent(Vec::new(), Vec::new());
     work.model = Arc::new(Shaky { panics: AtomicUsize::new(panics), is_late });
-    work.patience = Patience { wait: Duration::ZERO, ..Patience::default() };
+    work.retries = RetryPolicy { wait: Duration::ZERO, ..RetryPolicy::default() };
     work
 }
 
@@ -191,11 +191,11 @@ fn a_model_that_panics_is_retried_and_suspends_the_run_when_it_panics_every_time
 struct ShakyChildren(Arc<dyn Children>);
 
 impl Children for ShakyChildren {
-    fn order(&self, call: &Call, parent: &Manifest) -> Result<Order, String> {
-        self.0.order(call, parent)
+    fn new_child(&self, call: &Call, parent: &Manifest) -> Result<NewChild, String> {
+        self.0.new_child(call, parent)
     }
 
-    fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
+    fn run_config(&self, _: &Manifest) -> Result<RunConfig, String> {
         Ok(shaky(9, true))
     }
 

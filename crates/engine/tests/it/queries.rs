@@ -1,22 +1,28 @@
 //! Queries about chains: their links, trees, searches and transcripts.
 
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use selvedge_engine::Input;
 use selvedge_engine::chain::{get_chain, get_tree};
+use selvedge_engine::outcome::get_status;
 use selvedge_engine::search::{MATCHES_MAX, Query, SNIPPET_CHARS_MAX, SearchType, chain_search};
-use selvedge_engine::standing::Standing;
+use selvedge_engine::thread_state::ThreadState;
 use selvedge_engine::transcript::read_transcript;
-use selvedge_model::event::Predecessor;
+use selvedge_model::event::{EffectClass, Predecessor};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::Block;
 use selvedge_model::{
-    CallId, Changeset, Classify, Event, Kind, Message, NewThread, Reason, Role, RunMeta, Status, ThreadId,
+    CallId, Changeset, Classify, Event, Kind, Message, NewThread, Reason, Role, RunMeta, Status, ThreadId, Tool,
 };
 use selvedge_store::conformance::support::{
     append, batch, birth, create, create_as, finishes, id, new_thread, part_at, records, says, with_event,
 };
 use selvedge_store::memory::MemoryStore;
-use selvedge_store::{Commit, Logs, Registry};
+use selvedge_store::{Commit, Filter, Logs, Registry};
 use serde_json::json;
 
+use crate::support::{CountingTool, Harness, Reply, agent};
 use crate::waiting::{handoff, memory, trust};
 
 /// Ends a thread and continues it in a successor.
@@ -83,7 +89,7 @@ fn a_chain_shows_how_each_thread_was_continued() {
         let statuses: Vec<_> = chain.chain.iter().map(|link| link.outcome.status).collect();
         assert_eq!(
             statuses,
-            [Standing::Is(Status::Continued), Standing::Is(Status::Continued), Standing::Is(Status::Created)]
+            [ThreadState::Is(Status::Continued), ThreadState::Is(Status::Continued), ThreadState::Is(Status::Created)]
         );
     }
     store.delete(&threads[1]).unwrap();
@@ -91,7 +97,7 @@ fn a_chain_shows_how_each_thread_was_continued() {
     let statuses: Vec<_> = chain.chain.iter().map(|link| link.outcome.status).collect();
     assert_eq!(
         statuses,
-        [Standing::Is(Status::Continued), Standing::Deleted, Standing::Is(Status::Created)],
+        [ThreadState::Is(Status::Continued), ThreadState::Deleted, ThreadState::Is(Status::Created)],
         "a walk passes through it"
     );
     let shown = serde_json::to_value(&chain).unwrap();
@@ -200,7 +206,7 @@ fn patterns_that_can_not_be_used_are_refused_with_a_reason() {
     let thread = create(&store, "t");
     for bad in ["(", "a{1000}{1000}{1000}", "(?=look)", "", &"x".repeat(2_000)] {
         let refused = chain_search(&store, &trust(), &thread, &regex(bad)).unwrap_err();
-        assert_eq!((refused.code(), refused.kind()), ("bad_pattern", Kind::Invalid), "{bad}");
+        assert_eq!((refused.code(), refused.kind()), ("invalid_pattern", Kind::Invalid), "{bad}");
         assert!(!refused.to_string().contains('\n'), "{refused}");
     }
     assert_eq!(chain_search(&store, &trust(), &thread, &text("(")).unwrap().results.len(), 0);
@@ -229,4 +235,35 @@ fn a_transcript_is_readable_and_may_be_limited_to_its_end() {
     let last = read_transcript(&store, &trust(), &thread, Some(1)).unwrap();
     assert_eq!((last.content.as_str(), last.truncated), ("Asleep.\n", true));
     assert_eq!(read_transcript(&store, &trust(), &id("missing"), None).unwrap_err().kind(), Kind::Absent);
+}
+
+/// They were 0 until the run ended.
+#[test]
+fn the_cost_of_a_running_thread_is_true_in_every_query() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let tools: Vec<Arc<dyn Tool>> = vec![Arc::new(CountingTool::new("look", EffectClass::Pure))];
+    let work = agent(vec![Reply::Calls(vec![("c1", "look", json!({}))]), Reply::Says("done")], tools);
+    let store = harness.store.inner.another();
+    let trust = harness.trust.clone();
+    let (tell, told) = channel();
+    harness.once_after(Reason::ToolResultsCommitted, move |thread| {
+        let listed = store.list(&Filter::default(), None, 10).unwrap().items.remove(0);
+        let status = get_status(&store, &trust, thread).unwrap();
+        let link = get_chain(&store, thread).unwrap().chain.remove(0).outcome;
+        let tree = get_tree(&store, thread).unwrap().outcome;
+        assert_eq!(listed.manifest.status, Status::Running);
+        tell.send([
+            ("the registry", listed.manifest.cost, Some(listed.manifest.run_cost)),
+            ("status", status.cost, status.run_cost),
+            ("chain", link.cost, link.run_cost),
+            ("tree", tree.cost, tree.run_cost),
+        ])
+        .unwrap();
+    });
+    harness.send(&thread, Input::text("go"), &work).0.unwrap();
+    for (what, cost, run_cost) in told.recv().unwrap() {
+        assert_eq!((cost.turns, cost.input_tokens, cost.output_tokens), (1, 10, 5), "{what}");
+        assert_eq!(run_cost.map(|cost| cost.turns), Some(1), "{what}");
+    }
 }

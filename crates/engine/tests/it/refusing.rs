@@ -3,7 +3,7 @@
 //! A raise that was too low, or that could not be paid, was once refused after an ended thread had been continued in a successor: the message
 //! was recorded there and never answered, and a repetition recorded it twice.
 
-use selvedge_engine::{Assignment, Error, Input};
+use selvedge_engine::{Error, Input, RunConfig};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::limits::Limits;
 use selvedge_model::{Classify, Kind, NewThread, Role, Status, ThreadId};
@@ -14,16 +14,16 @@ use crate::support::{Harness, Reply, agent};
 
 /// Everything that a refusal must not change.
 #[derive(Debug, PartialEq)]
-struct Standing {
+struct Untouched {
     position: u64,
     lines: u64,
     status: Status,
     accounts: Vec<(Account, Vec<Reservation>)>,
 }
 
-fn standing(harness: &Harness, thread: &ThreadId, accounts: &[&AccountId]) -> Standing {
+fn untouched(harness: &Harness, thread: &ThreadId, accounts: &[&AccountId]) -> Untouched {
     let held = |id: &&AccountId| (account(harness, id), harness.store.reservations(id).unwrap());
-    Standing {
+    Untouched {
         position: harness.store.position().unwrap(),
         lines: harness.store.head(thread).unwrap().lines,
         status: harness.store.get(thread).unwrap().manifest.status,
@@ -41,13 +41,13 @@ fn refuse(
     harness: &Harness,
     thread: &ThreadId,
     raise: Option<Limits>,
-    work: &Assignment,
+    work: &RunConfig,
     accounts: &[&AccountId],
 ) -> Error {
-    let before = standing(harness, thread, accounts);
+    let before = untouched(harness, thread, accounts);
     let again = Input { raise, ..Input::text("again") };
     let error = resume(harness, thread, again, work).unwrap_err();
-    assert_eq!(standing(harness, thread, accounts), before, "{error}");
+    assert_eq!(untouched(harness, thread, accounts), before, "{error}");
     error
 }
 
@@ -58,7 +58,7 @@ fn a_raise_that_is_too_low_leaves_an_ended_thread_as_it_was() {
     let work = paid(vec![Reply::Says("one"), Reply::Says("two")], "0.5");
     harness.send(&thread, Input::text("go"), &work).0.unwrap();
     let error = refuse(&harness, &thread, Some(spend("0.1")), &work, &[&thread]);
-    assert_eq!((error.code(), error.kind()), ("not_raised", Kind::Invalid));
+    assert_eq!((error.code(), error.kind()), ("limit_not_raised", Kind::Invalid));
     let ended = resume(&harness, &thread, Input::text("again").raising(spend("0.6")), &work).unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("two")));
     assert_eq!(said(&harness, &ended.thread_id, "again"), 1);
@@ -118,5 +118,5 @@ fn a_model_without_a_price_under_a_limit_leaves_an_ended_thread_as_it_was() {
     let mut work = paid(vec![Reply::Says("one")], "0.5");
     harness.send(&thread, Input::text("go"), &work).0.unwrap();
     work.price = None;
-    assert_eq!(refuse(&harness, &thread, None, &work, &[&thread]).code(), "no_price");
+    assert_eq!(refuse(&harness, &thread, None, &work, &[&thread]).code(), "price_unknown");
 }

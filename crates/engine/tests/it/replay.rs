@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use selvedge_engine::assignment::Asking;
-use selvedge_engine::replay::{How, Recording, Report, Step, replay};
-use selvedge_engine::spawn::{Children, Order, Spawning};
-use selvedge_engine::{Assignment, Choice, Input, Permission, Redactor};
+use selvedge_engine::replay::{Recording, ReplayOptions, Report, Step, replay};
+use selvedge_engine::run_config::NeededApproval;
+use selvedge_engine::spawn::{Children, NewChild, Spawning};
+use selvedge_engine::{Choice, Input, Permission, Redactor, RunConfig};
 use selvedge_items::config::{Class, ErrorClass, Stops, Wait};
 use selvedge_model::event::{EffectClass, Event};
 use selvedge_model::limits::Limits;
@@ -30,25 +30,25 @@ fn recording(harness: &Harness, thread: &ThreadId) -> Recording {
 }
 
 /// Replays a recording.
-fn again(recording: Recording, work: &Assignment, how: impl FnOnce(&mut How)) -> Report {
+fn again(recording: Recording, work: &RunConfig, how: impl FnOnce(&mut ReplayOptions)) -> Report {
     let steps = recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events });
     let model = Arc::new(Replay::new(steps));
     let scopes = Scopes::builtin();
     let redactor = Redactor::default();
-    let mut with = How { work: work.clone(), model, scopes, redactor, from: None };
+    let mut with = ReplayOptions { work: work.clone(), model, scopes, redactor, from: None };
     how(&mut with);
     replay(recording, with).unwrap()
 }
 
-fn replayed(harness: &Harness, thread: &ThreadId, work: &Assignment) -> Report {
+pub(crate) fn replayed(harness: &Harness, thread: &ThreadId, work: &RunConfig) -> Report {
     again(recording(harness, thread), work, |_| {})
 }
 
 #[track_caller]
-pub(crate) fn assert_identical(harness: &Harness, thread: &ThreadId, work: &Assignment) {
+pub(crate) fn assert_identical(harness: &Harness, thread: &ThreadId, work: &RunConfig) {
     let report = replayed(harness, thread, work);
     assert!(report.is_identical(), "{}", serde_json::to_string_pretty(&report.differences).unwrap());
-    assert_eq!(report.compared + report.given, report.version + 1, "nothing was left out");
+    assert_eq!(report.compared + report.from_record, report.version + 1, "nothing was left out");
     assert!(report.compared > 0);
     assert_eq!(report.state_now, report.state_recorded);
 }
@@ -68,7 +68,7 @@ fn calls(calls: &[(&'static str, &'static str)]) -> Reply {
 }
 
 /// An agent that looks, pays and reports it.
-fn worker() -> Assignment {
+fn worker() -> RunConfig {
     let look =
         tool("look", EffectClass::Pure, Output { patches: vec![set(&["seen"], json!(1))], ..Output::text("ok") });
     let pay = tool("pay", EffectClass::AtMostOnce, Output::text("paid"));
@@ -78,17 +78,18 @@ fn worker() -> Assignment {
     )
 }
 
-fn asking(mut work: Assignment) -> Assignment {
+fn asking(mut work: RunConfig) -> RunConfig {
     work.gate = Arc::new(|spec, _| match spec.name.as_str() {
-        "pay" => {
-            Permission::Ask(Asking { expires_after: Some(std::time::Duration::from_secs(3600)), ..Asking::default() })
-        }
+        "pay" => Permission::Ask(NeededApproval {
+            expires_after: Some(std::time::Duration::from_secs(3600)),
+            ..NeededApproval::default()
+        }),
         _ => Permission::Allowed,
     });
     work
 }
 
-fn resume(harness: &Harness, thread: &ThreadId, input: Input, work: &Assignment) {
+fn resume(harness: &Harness, thread: &ThreadId, input: Input, work: &RunConfig) {
     harness.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {}).unwrap();
 }
 
@@ -262,7 +263,7 @@ fn changed_arguments_that_the_tool_refused_replay_identically() {
     let edited = Choice::Edit(json!({"amount": "much"}));
     // When they are changed, the tool still accepts them.
     let lenient = tool("pay", EffectClass::AtMostOnce, Output::text("paid"));
-    let before = Assignment { tools: vec![lenient], ..work.clone() };
+    let before = RunConfig { tools: vec![lenient], ..work.clone() };
     harness.engine.decide(&thread, &CallId::new("p.1").unwrap(), edited, "ann", &before).unwrap();
     resume(&harness, &thread, Input::nothing(), &work);
     let refused = |event: &Event| matches!(event, Event::ToolOutcome(outcome) if outcome.error.as_ref().is_some_and(|error| error.contains("no amount")));
@@ -284,7 +285,7 @@ fn a_redefined_tool_with_a_second_approval_request_replays_identically() {
         let replies = || vec![calls(&[("p.1", "pay")]), Reply::Says("done")];
         let before = asking(agent(replies(), vec![tool("pay", EffectClass::AtMostOnce, Output::text("paid"))]));
         harness.send(&thread, Input::text("go"), &before).0.unwrap();
-        let decide = |choice, work: &Assignment| {
+        let decide = |choice, work: &RunConfig| {
             harness.engine.decide(&thread, &CallId::new("p.1").unwrap(), choice, "ann", work).unwrap();
         };
         decide(Choice::Approve(None), &before);
@@ -292,7 +293,7 @@ fn a_redefined_tool_with_a_second_approval_request_replays_identically() {
         let mut pay = CountingTool::new("pay", EffectClass::AtMostOnce);
         pay.answer.content = answer;
         pay.redefine();
-        let work = Assignment { tools: vec![Arc::new(pay)], ..before };
+        let work = RunConfig { tools: vec![Arc::new(pay)], ..before };
         resume(&harness, &thread, Input::nothing(), &work);
         decide(choice, &work);
         resume(&harness, &thread, Input::nothing(), &work);
@@ -328,7 +329,7 @@ fn the_approval_requests_of_a_killed_run_come_from_the_record_whatever_the_rule_
     resume(&harness, &thread, Input::nothing(), &work);
     for from in [asked, asked + 1] {
         let report = again(recording(&harness, &thread), &work, |how| how.from = Some(from));
-        assert!(report.is_identical() && report.given == from + 1, "{report:#?}");
+        assert!(report.is_identical() && report.from_record == from + 1, "{report:#?}");
     }
     // Where it is compared, the difference is named.
     let report = again(recording(&harness, &thread), &work, |how| how.from = Some(asked - 1));
@@ -565,8 +566,12 @@ fn everything_before_a_version_is_given() {
     for from in [version, version - 1, 1] {
         let report = again(recording(&harness, &thread), &work, |how| how.from = Some(from));
         assert!(report.is_identical());
-        assert_eq!(report.given, from + 1, "a run that is active at the version is repeated, and compared after it");
-        assert_eq!(report.compared + report.given, report.version + 1);
+        assert_eq!(
+            report.from_record,
+            from + 1,
+            "a run that is active at the version is repeated, and compared after it"
+        );
+        assert_eq!(report.compared + report.from_record, report.version + 1);
     }
     // If it diverges before the version, nothing after it can be compared.
     let report = again(recording(&harness, &thread), &asking(worker()), |how| how.from = Some(version - 1));
@@ -601,7 +606,7 @@ fn every_thread_of_a_chain_replays_identically() {
     }
     // A model with a larger window would not have handed the first one off.
     let (wider, _) = crate::chains::small(100_000, 0, 0);
-    let report = replayed(&harness, &thread, &Assignment { limits: work.limits.clone(), ..wider });
+    let report = replayed(&harness, &thread, &RunConfig { limits: work.limits.clone(), ..wider });
     let last = report.differences.last().unwrap();
     assert_eq!((last.reason, last.now.clone()), (Reason::RunFinished, Some(json!("the model is asked"))));
 }
@@ -610,15 +615,15 @@ fn every_thread_of_a_chain_replays_identically() {
 struct Wordy(&'static str);
 
 impl Children for Wordy {
-    fn order(&self, call: &Call, _: &Manifest) -> Result<Order, String> {
+    fn new_child(&self, call: &Call, _: &Manifest) -> Result<NewChild, String> {
         if call.arguments["of"] == "no" {
             return Err(self.0.to_owned());
         }
         let messages = vec![Message::text(Role::User, "say it")];
-        Ok(Order { thread: NewThread::of(AgentId::new("child").unwrap()), messages, detached: false })
+        Ok(NewChild { thread: NewThread::of(AgentId::new("child").unwrap()), messages, detached: false })
     }
 
-    fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
+    fn run_config(&self, _: &Manifest) -> Result<RunConfig, String> {
         Ok(agent(vec![Reply::Says("word")], Vec::new()))
     }
 
@@ -635,7 +640,7 @@ fn children_are_not_spawned_again_and_give_their_recorded_results() {
     let mut work =
         agent(vec![calls(&[("s.1", "spawn"), ("s.2", "spawn")]), Reply::Says("done")], vec![Arc::new(spawn)]);
     let children = Arc::new(Wordy("there is no such child"));
-    work.spawning = Some(Spawning { children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    work.spawning = Some(Spawning { children, at_once: 2, check_parent: Arc::new(|_| Ok(())) });
     harness.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_eq!(selvedge_store::Registry::children(&*harness.store, &thread).unwrap().len(), 2);
     assert_identical(&harness, &thread, &work);
@@ -649,7 +654,7 @@ fn children_that_were_refused_or_too_many_are_so_in_the_replay() {
     let replies = vec![calls(&[("no", "spawn")]), calls(&[("s.1", "spawn")]), calls(&[("s.2", "spawn")])];
     let mut work = agent([replies, vec![Reply::Says("done")]].concat(), vec![Arc::new(spawn)]);
     let children = Arc::new(Wordy("there is no such child"));
-    work.spawning = Some(Spawning { children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    work.spawning = Some(Spawning { children, at_once: 2, check_parent: Arc::new(|_| Ok(())) });
     work.limits = Limits { spawns: Some(1), ..Limits::default() };
     harness.send(&thread, Input::text("go"), &work).0.unwrap();
     resume(&harness, &thread, Input::nothing().raising(Limits { spawns: Some(2), ..Limits::default() }), &work);
@@ -674,7 +679,7 @@ fn errors_of_current_rules_are_not_confused_with_those_from_outside() {
         let children = Arc::new(Wordy(words));
         let spawn = CountingTool::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child);
         let mut work = agent(vec![calls(&[("no", "spawn")]), Reply::Says("done")], vec![Arc::new(spawn)]);
-        work.spawning = Some(Spawning { children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+        work.spawning = Some(Spawning { children, at_once: 2, check_parent: Arc::new(|_| Ok(())) });
         work
     };
     let thread = harness.thread();
@@ -684,7 +689,7 @@ fn errors_of_current_rules_are_not_confused_with_those_from_outside() {
     // An error from outside comes from the record, in the same words.
     let thread = harness.thread();
     let mut work = spawning("there is no such child");
-    work.spawning.as_mut().unwrap().vouch = Arc::new(|_| Err("its `thread.json` was edited".to_owned()));
+    work.spawning.as_mut().unwrap().check_parent = Arc::new(|_| Err("its `thread.json` was edited".to_owned()));
     harness.send(&thread, Input::text("go"), &work).0.unwrap();
     assert_identical(&harness, &thread, &work);
 }
@@ -695,7 +700,7 @@ fn a_failed_model_fails_with_the_same_text_in_the_replay() {
     for error in [
         ModelError::Status { status: 503, why: "busy".to_owned(), retry_after: None },
         ModelError::Status { status: 429, why: "slow down".to_owned(), retry_after: None },
-        ModelError::Permanent { why: "the model refused the request: twice".to_owned() },
+        ModelError::Permanent { why: "the request was rejected: twice".to_owned() },
         ModelError::Unreached { why: "no route".to_owned() },
     ] {
         let harness = Harness::new();
@@ -740,7 +745,7 @@ fn random_replies(dice: &mut Dice) -> Vec<Reply> {
     (0..24).map(|turn| reply(turn, dice)).collect()
 }
 
-fn random_agent(dice: &mut Dice, dies: bool) -> Assignment {
+fn random_agent(dice: &mut Dice, dies: bool) -> RunConfig {
     let replies = random_replies(dice);
     let asks = dice.below(2) == 0;
     let known = dice.below(3);
@@ -770,7 +775,7 @@ fn random_agent(dice: &mut Dice, dies: bool) -> Assignment {
 }
 
 /// Everything that can happen to a thread, in any order.
-fn live(harness: &Harness, thread: &ThreadId, seed: u64, dice: &mut Dice) -> Assignment {
+fn live(harness: &Harness, thread: &ThreadId, seed: u64, dice: &mut Dice) -> RunConfig {
     let work = random_agent(&mut Dice(seed), false);
     let dying = random_agent(&mut Dice(seed), true);
     for _ in 0..4 + dice.below(10) {
@@ -835,7 +840,7 @@ fn everything_that_can_happen_to_a_thread_replays_identically() {
         codes.extend(harness.loaded(&thread).runs.into_values().filter_map(|run| run.meta.termination_code));
         let report = again(recording, &work, |how| how.scopes = scopes);
         assert!(report.is_identical(), "seed {seed}: {}", serde_json::to_string_pretty(&report.differences).unwrap());
-        assert_eq!(report.compared + report.given, report.version + 1, "seed {seed}");
+        assert_eq!(report.compared + report.from_record, report.version + 1, "seed {seed}");
     }
     for code in
         ["approval", "cancelled", "completed", "model_failed", "outcome_unknown", "process_lost", "turns_exceeded"]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use selvedge_engine::snapshot::Keeper;
-use selvedge_engine::{Assignment, Input};
+use selvedge_engine::{Input, RunConfig};
 use selvedge_items::config::state_persistence::{Action, Coalesce, StatePersistence};
 use selvedge_log::Head;
 use selvedge_model::event::EffectClass;
@@ -41,7 +41,7 @@ fn keeping_as(mut harness: Harness, change: impl Fn(&mut StatePersistence)) -> H
     harness
 }
 
-fn looking(then: Reply) -> Assignment {
+fn looking(then: Reply) -> RunConfig {
     let tool = Arc::new(CountingTool::new("look", EffectClass::Pure));
     agent(vec![Reply::Calls(vec![("a", "look", json!({}))]), then], vec![tool])
 }
@@ -58,7 +58,7 @@ fn triggers(harness: &Harness, thread: &ThreadId) -> Vec<String> {
 fn every_trigger_saves() {
     let harness = saving();
     let mut seen: Vec<String> = Vec::new();
-    let mut check = |work: &Assignment, cancel: &Cancel, status: Status, expected: &[&str]| {
+    let mut check = |work: &RunConfig, cancel: &Cancel, status: Status, expected: &[&str]| {
         let thread = harness.thread();
         let ended = harness.engine.send(&thread, Input::text("go"), work, cancel, &mut |_| {});
         assert_eq!(ended.unwrap().status, status);

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use selvedge_engine::{Input, RunEvent};
 use selvedge_model::event::EffectClass;
 use selvedge_model::{
-    AgentId, Cancel, Classify, Event, Message, MessageId, NewThread, Reason, Request, Role, Status, Stop,
+    AgentId, Batch, Cancel, Classify, Event, Message, MessageId, NewThread, Reason, Request, Role, Status, Stop,
 };
-use selvedge_store::{Inbox, Leases};
+use selvedge_store::conformance::support::{part, starts};
+use selvedge_store::{Acquire, Commit, Inbox, Leases, Logs};
 use serde_json::json;
 
 use crate::support::{CountingTool, Harness, Reply, agent, die, request, roles};
@@ -26,7 +28,7 @@ fn a_message_sent_again_is_not_answered_again() {
     let again = harness.send(&thread, said("m1", "hi"), &work).0.unwrap();
     assert_eq!(
         (again.run_id, again.code.as_deref().unwrap(), again.status.status().unwrap()),
-        (None, "already_said", Status::Completed)
+        (None, "already_recorded", Status::Completed)
     );
     assert_eq!(roles(&harness.loaded(&thread)), "ua");
 }
@@ -260,7 +262,7 @@ fn a_submitted_send_that_was_refused_is_not_served_later() {
     let mut work = agent(vec![Reply::Says("never")], Vec::new());
     work.limits.spend = Some("1".parse().unwrap());
     let submitted = harness.engine.submit(&thread, Input::text("spend"), &work, &Cancel::new()).unwrap();
-    assert_eq!(submitted.wait(&mut |_| {}).unwrap_err().code(), "no_price");
+    assert_eq!(submitted.wait(&mut |_| {}).unwrap_err().code(), "price_unknown");
     assert!(harness.waiting(&thread).is_empty());
     let work = agent(vec![Reply::Says("hello")], Vec::new());
     harness.send(&thread, Input::text("hi"), &work).0.unwrap();
@@ -279,5 +281,55 @@ fn another_message_under_a_used_key_is_refused() {
     };
     let first = send("pay anna").unwrap();
     assert_eq!(send("pay anna").unwrap().run_id, first.run_id);
-    assert_eq!(send("pay ben").unwrap_err().code(), "key_reused");
+    assert_eq!(send("pay ben").unwrap_err().code(), "idempotency_key_reused");
+}
+
+/// They waited until a process was asked to run that very thread.
+#[test]
+fn messages_to_a_process_that_died_are_answered_by_another_one() {
+    let harness = Harness::new();
+    let [abandoned, new, held] = [(); 3].map(|()| harness.thread());
+    let doomed = harness.store.inner.another();
+    let other = harness.another();
+    for (thread, store) in [(&abandoned, &doomed), (&held, &other.store.inner)] {
+        let lease = store.acquire(thread, Acquire::default()).unwrap();
+        store.commit(Batch::of(part(thread, starts("r1")).under(lease.epoch))).unwrap();
+    }
+    for thread in [&abandoned, &new, &held] {
+        harness.store.post(request(thread, &format!("to-{thread}"), Request::Send(Input::text("hi")))).unwrap();
+    }
+    let work = agent(vec![Reply::Says("here")], Vec::new());
+    assert!(harness.engine.answer_abandoned(|_| None).unwrap().is_empty(), "nothing is known of their runs");
+    // While it lives, its messages are its own.
+    let answers = || harness.engine.answer_abandoned(|_| Some(work.clone())).unwrap();
+    assert!(answers().is_empty());
+    drop(doomed);
+    assert_eq!(answers(), std::slice::from_ref(&abandoned));
+    assert!(harness.engine.wait_idle(Duration::from_secs(60)));
+    let loaded = harness.loaded(&abandoned);
+    assert_eq!((loaded.manifest.status, roles(&loaded).as_str()), (Status::Completed, "ua"));
+    assert!(harness.waiting(&abandoned).is_empty());
+    assert_eq!((harness.waiting(&new).len(), harness.waiting(&held).len()), (1, 1));
+    assert!(answers().is_empty());
+}
+
+#[test]
+fn input_that_is_submitted_twice_under_a_key_runs_once() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let work = agent(vec![Reply::Says("one"), Reply::Says("two")], Vec::new());
+    let submit = |text: &str| {
+        let id = selvedge_model::RequestId::new("today").unwrap();
+        let submitted = harness.engine.submit_as(&thread, id, Input::text(text), &work, &Cancel::new())?;
+        submitted.wait(&mut |_| {})
+    };
+    let first = submit("pay anna").unwrap();
+    let again = submit("pay anna").unwrap();
+    assert_eq!((again.run_id, again.result.as_deref()), (first.run_id, Some("one")));
+    assert_eq!(submit("pay ben").unwrap_err().code(), "idempotency_key_reused");
+    let loaded = harness.loaded(&thread);
+    assert_eq!(roles(&loaded), "ua");
+    let lines = harness.store.read(&thread, 0, usize::MAX).unwrap();
+    let answered = lines.iter().filter(|line| matches!(line.event, Event::RequestAnswered(_))).count();
+    assert_eq!(answered, 1, "its id and its verdict are on record");
 }

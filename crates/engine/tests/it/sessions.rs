@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use selvedge_engine::{Assignment, Input};
+use selvedge_engine::{Input, Redactor, RunConfig};
 use selvedge_model::answer::{Answer, End};
 use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
-use selvedge_model::{AgentId, CallId, Cancel, Draft, ModelError, Prompt, Status};
+use selvedge_model::scope::Scopes;
+use selvedge_model::{AgentId, CallId, Cancel, Draft, ModelError, Prompt, Status, ThreadId};
 use serde_json::json;
 
 use crate::support::{CountingTool, Harness};
@@ -18,6 +19,8 @@ struct Keeps {
     /// The offered session, how many messages it covers, and how many there are.
     offered: Mutex<Vec<(Option<String>, usize, usize)>>,
     answers: AtomicUsize,
+    /// The request that is refused, counted from one.
+    fails_at: AtomicUsize,
     forgets: Mutex<Vec<String>>,
 }
 
@@ -28,6 +31,9 @@ impl crate::support::Blocking for Keeps {
         let id = prompt.session.map(|session| session.id.to_owned());
         let covers = prompt.session.map_or(0, |session| session.covers);
         self.offered.lock().unwrap().push((id.clone(), covers, prompt.messages.len()));
+        if self.offered.lock().unwrap().len() == self.fails_at.load(Ordering::SeqCst) {
+            return Err(ModelError::Permanent { why: "no".to_owned() });
+        }
         if id.is_some_and(|id| self.forgets.lock().unwrap().contains(&id)) {
             return Err(ModelError::SessionRefused { why: "it has expired".to_owned() });
         }
@@ -47,11 +53,17 @@ impl crate::support::Blocking for Keeps {
     }
 }
 
-fn paying(model: &Arc<Keeps>) -> (Assignment, Arc<CountingTool>) {
-    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "keeps");
+fn paying(model: &Arc<Keeps>) -> (RunConfig, Arc<CountingTool>) {
+    let mut work = RunConfig::new(AgentId::new("scribe").unwrap(), model.clone(), "keeps");
     let pay = Arc::new(CountingTool::new("pay", EffectClass::AtMostOnce));
     work.tools = vec![pay.clone()];
     (work, pay)
+}
+
+/// The events of a thread's verified log, as text.
+fn logged(harness: &Harness, thread: &ThreadId) -> String {
+    let entries = selvedge_store::conformance::support::verified(&harness.store.inner, &harness.trust, thread);
+    entries.iter().flat_map(|entry| &entry.lines).map(|line| format!("{:?}\n", line.event)).collect()
 }
 
 #[test]
@@ -76,11 +88,32 @@ fn a_session_that_is_refused_is_given_up_once_and_no_tool_runs_twice() {
     let model = Arc::new(Keeps::default());
     let (work, pay) = paying(&model);
     model.forgets.lock().unwrap().push("resp_0".to_owned());
-    let ended = harness.send(&thread, Input::text("pay anna"), &work).0.unwrap();
-    assert_eq!(ended.status.status().unwrap(), Status::Completed);
+    let ended = harness.send(&thread, Input::text("pay anna"), &work).0;
+    assert_eq!(ended.unwrap().status.status().unwrap(), Status::Completed);
+    let log = logged(&harness, &thread);
+    assert_eq!(log.matches("session `resp_0` was refused: it has expired").count(), 1, "{log}");
     let offered = model.offered.lock().unwrap().clone();
     assert_eq!(offered, [(None, 0, 1), (Some("resp_0".to_owned()), 2, 3), (None, 0, 3)]);
     assert_eq!(pay.ran.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_run_that_failed_leaves_the_session_of_the_manifest_as_it_was() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let model = Arc::new(Keeps::default());
+    let (work, _) = paying(&model);
+    let kept = || harness.loaded(&thread).manifest.session_id;
+    model.fails_at.store(2, Ordering::SeqCst);
+    let ended = harness.send(&thread, Input::text("pay anna"), &work).0.unwrap();
+    assert_eq!((ended.status.status(), kept()), (Some(Status::Error), None), "its first turn had an answer");
+    model.fails_at.store(0, Ordering::SeqCst);
+    harness.send(&thread, Input::text("again"), &work).0.unwrap();
+    assert_eq!(model.offered.lock().unwrap().last().unwrap().0.as_deref(), Some("resp_0"), "the log has it");
+    assert_eq!(kept().as_deref(), Some("resp_1"));
+    model.fails_at.store(4, Ordering::SeqCst);
+    harness.send(&thread, Input::text("and again"), &work).0.unwrap();
+    assert_eq!(kept().as_deref(), Some("resp_1"));
 }
 
 #[test]
@@ -91,11 +124,30 @@ fn a_session_is_not_offered_to_another_model_nor_after_its_answer() {
     let (work, _) = paying(&model);
     harness.send(&thread, Input::text("pay anna"), &work).0.unwrap();
     let other = Arc::new(Keeps { answers: AtomicUsize::new(1), ..Keeps::default() });
-    let mut foreign = Assignment::new(AgentId::new("scribe").unwrap(), other.clone(), "another");
+    let mut foreign = RunConfig::new(AgentId::new("scribe").unwrap(), other.clone(), "another");
     foreign.tools = work.tools.clone();
     harness.send(&thread, Input::text("and ben"), &foreign).0.unwrap();
     assert_eq!(other.offered.lock().unwrap()[0].0, None);
     // The first model's session does not know what the other one answered.
     harness.send(&thread, Input::text("and cara"), &work).0.unwrap();
+    assert_eq!(model.offered.lock().unwrap().last().unwrap().0, None);
+}
+
+/// What a provider says about a session is free text, and was written to the log as it came.
+#[test]
+fn a_secret_in_a_refusal_or_in_a_session_id_reaches_no_log() {
+    let secrets = ["has expired", "resp_1"].map(str::to_owned);
+    let harness = Harness::with(Redactor::new(secrets, Vec::new()), Scopes::builtin());
+    let thread = harness.thread();
+    let model = Arc::new(Keeps::default());
+    let (work, _) = paying(&model);
+    model.forgets.lock().unwrap().push("resp_0".to_owned());
+    let ended = harness.send(&thread, Input::text("pay anna"), &work).0;
+    ended.unwrap();
+    let log = logged(&harness, &thread);
+    assert!(log.contains("session `resp_0` was refused: it [redacted]"), "{log}");
+    assert!(!log.contains("resp_1"), "{log}");
+    // The session with the secret is not offered again.
+    harness.send(&thread, Input::text("thank her"), &work).0.unwrap();
     assert_eq!(model.offered.lock().unwrap().last().unwrap().0, None);
 }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use selvedge_engine::spawn::{Children, Order, Spawning};
-use selvedge_engine::{Assignment, Input, Outcome};
+use selvedge_engine::spawn::{Children, NewChild, Spawning};
+use selvedge_engine::{Input, Outcome, RunConfig};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Dispatch, Risk, Started, ToolKind};
@@ -27,7 +27,7 @@ pub(crate) struct Nursery {
 }
 
 impl Children for Nursery {
-    fn order(&self, call: &Call, _: &Manifest) -> Result<Order, String> {
+    fn new_child(&self, call: &Call, _: &Manifest) -> Result<NewChild, String> {
         let text = call.arguments["task"].as_str().ok_or("a child needs a task")?;
         let limits = Limits {
             turns: call.arguments["turns"].as_u64(),
@@ -41,10 +41,10 @@ impl Children for Nursery {
             ..NewThread::of(AgentId::new("child").unwrap())
         };
         let detached = call.arguments["detached"].as_bool().unwrap_or(false);
-        Ok(Order { thread, messages: vec![Message::text(Role::User, text)], detached })
+        Ok(NewChild { thread, messages: vec![Message::text(Role::User, text)], detached })
     }
 
-    fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
+    fn run_config(&self, _: &Manifest) -> Result<RunConfig, String> {
         let mut work = agent(self.replies.lock().unwrap().clone(), self.tools.clone());
         work.price = self.price;
         Ok(work)
@@ -73,11 +73,11 @@ pub(crate) fn nursery(replies: Vec<Reply>) -> Nursery {
 }
 
 /// An agent that spawns these children in one turn, and then says that it is done.
-pub(crate) fn parent(calls: Vec<(&'static str, Value)>, nursery: Nursery) -> Assignment {
+pub(crate) fn parent(calls: Vec<(&'static str, Value)>, nursery: Nursery) -> RunConfig {
     let calls = calls.into_iter().map(|(id, arguments)| (id, "spawn", arguments)).collect();
     let spawn = CountingTool::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child);
     let mut work = agent(vec![Reply::Calls(calls), Reply::Says("done")], vec![Arc::new(spawn)]);
-    work.spawning = Some(Spawning { children: Arc::new(nursery), at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    work.spawning = Some(Spawning { children: Arc::new(nursery), at_once: 2, check_parent: Arc::new(|_| Ok(())) });
     work
 }
 
@@ -93,7 +93,7 @@ impl Harness {
         }
     }
 
-    pub(crate) fn resumed(&self, thread: &ThreadId, input: Input, work: &Assignment) -> Outcome {
+    pub(crate) fn resumed(&self, thread: &ThreadId, input: Input, work: &RunConfig) -> Outcome {
         self.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {}).unwrap()
     }
 }
@@ -157,7 +157,7 @@ fn a_thread_names_the_first_thread_of_its_family() {
     let work = parent(vec![("t", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
     let says = Reply::Says("three");
     let calls = Reply::Calls(vec![("t", "spawn", json!({"task": "count"}))]);
-    let mut work = Assignment { ..work };
+    let mut work = RunConfig { ..work };
     work.model = agent(vec![says, calls], vec![]).model;
     let ended = harness.resumed(&child.thread_id, Input::text("go on"), &work);
     let successor = harness.loaded(&ended.thread_id).manifest;
@@ -224,7 +224,7 @@ fn a_forged_parent_spawns_nothing() {
     let harness = Harness::new();
     let thread = harness.thread();
     let mut work = parent(vec![("s", json!({"task": "count"}))], nursery(vec![Reply::Says("three")]));
-    work.spawning.as_mut().unwrap().vouch = Arc::new(|_| Err("its `thread.json` was edited".to_owned()));
+    work.spawning.as_mut().unwrap().check_parent = Arc::new(|_| Err("its `thread.json` was edited".to_owned()));
     harness.send(&thread, Input::text("go"), &work).0.unwrap();
     assert!(harness.children_of(&thread).is_empty());
     assert!(harness.told(&thread, "s")["error"].as_str().unwrap().contains("was edited"));
@@ -551,7 +551,7 @@ fn a_run_that_is_stopped_by_its_own_cancel_stops_its_detached_children() {
     let calls = vec![("s", "spawn", json!({"task": "count", "detached": true}))];
     let spawn = CountingTool::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child);
     let waits = agent(vec![Reply::Calls(calls), Reply::Waits], vec![Arc::new(spawn)]);
-    work = Assignment { spawning: work.spawning.take(), ..waits };
+    work = RunConfig { spawning: work.spawning.take(), ..waits };
     let cancel = Cancel::new();
     std::thread::scope(|scope| {
         let run = scope.spawn(|| harness.engine.send(&thread, Input::text("go"), &work, &cancel, &mut |_| {}).unwrap());
@@ -613,7 +613,7 @@ fn the_process_of_a_detached_thread_is_on_record_before_its_gate_opens_and_is_en
     // Without an identity, or without a process, nothing is created and nothing runs.
     let threads = |harness: &Harness| harness.store.list(&Filter::default(), None, 10).unwrap().items.len();
     let error = harness.engine.create_detached(new(), task(), None, &gated(None)).unwrap_err();
-    assert_eq!((error.code(), threads(&harness)), ("not_started", 1));
+    assert_eq!((error.code(), threads(&harness)), ("process_not_started", 1));
     let error =
         harness.engine.create_detached(new(), task(), None, &|_| Err("no more processes".to_owned())).unwrap_err();
     assert!(error.to_string().contains("no more processes"));

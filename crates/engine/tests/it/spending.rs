@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use selvedge_engine::ledger::{Book, audit};
-use selvedge_engine::{Assignment, Input, Outcome};
+use selvedge_engine::{Input, Outcome, RunConfig};
 use selvedge_model::account::{Account, AccountStatus, Posting, Record};
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::SuspendReason;
@@ -35,7 +35,7 @@ pub(crate) fn spend(most: &str) -> Limits {
 }
 
 /// A model that costs something, under a limit.
-pub(crate) fn paid(replies: Vec<Reply>, most: &str) -> Assignment {
+pub(crate) fn paid(replies: Vec<Reply>, most: &str) -> RunConfig {
     let mut work = agent(replies, Vec::new());
     (work.price, work.limits) = (Some(price()), spend(most));
     work
@@ -59,7 +59,7 @@ pub(crate) fn resume(
     harness: &Harness,
     thread: &ThreadId,
     input: Input,
-    work: &Assignment,
+    work: &RunConfig,
 ) -> selvedge_engine::Result<Outcome> {
     harness.engine.resume(thread, input, work, &Cancel::new(), &mut |_| {})
 }
@@ -190,9 +190,9 @@ impl crate::support::Blocking for Using {
     }
 }
 
-fn paid_by(model: Using, most: &str) -> (Assignment, Arc<Using>) {
+fn paid_by(model: Using, most: &str) -> (RunConfig, Arc<Using>) {
     let model = Arc::new(model);
-    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "using");
+    let mut work = RunConfig::new(AgentId::new("scribe").unwrap(), model.clone(), "using");
     (work.price, work.limits) = (Some(price()), spend(most));
     (work, model)
 }

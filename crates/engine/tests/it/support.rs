@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::snapshot::Keeper;
-use selvedge_engine::{Assignment, Engine, Input, NoticeKind, Options, Outcome, Redactor, RunEvent};
+use selvedge_engine::{Engine, Input, NoticeKind, Options, Outcome, Redactor, RunConfig, RunEvent};
 use selvedge_log::{Head, Line, Signer, Trust};
 use selvedge_model::account::{Account, AccountId, Posting, Reservation};
 use selvedge_model::answer::{Answer, Drafts, End, Usage};
@@ -24,8 +24,8 @@ use selvedge_model::{
 use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store::memory::MemoryStore;
 use selvedge_store::{
-    Acquire, Arrival, Commit, Committed, Delivery, Error, Inbox, Lease, Leases, Ledger, Logs, Result, Store, Tombstone,
-    Waiting,
+    Acquire, Commit, Committed, Delivery, Error, Inbox, Lease, Leases, Ledger, Logs, PostedNotice, QueuedRequest,
+    Result, Store, Tombstone,
 };
 use serde_json::{Value, json};
 
@@ -48,6 +48,8 @@ pub(crate) struct FaultyStore {
     pub(crate) before_read: Mutex<Option<Meanwhile>>,
     /// Called right before each lease is acquired.
     pub(crate) before_lease: Mutex<Option<Each>>,
+    /// Called right after the holder of a thread was read next.
+    pub(crate) after_holder: Mutex<Option<Meanwhile>>,
     /// An account that it returns without its parent.
     pub(crate) orphan: Mutex<Option<AccountId>>,
     /// Whether its process is dead: it releases no lease.
@@ -179,7 +181,13 @@ impl Leases for FaultyStore {
         if self.is_dead.load(Ordering::SeqCst) { Ok(()) } else { self.inner.abandon(lease) }
     }
     fn holder(&self, thread: &ThreadId) -> Result<Option<OwnerId>> {
-        self.inner.holder(thread)
+        let holder = self.inner.holder(thread)?;
+        // Unlocked before the call: it may ask itself.
+        let meanwhile = self.after_holder.lock().unwrap().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile(thread);
+        }
+        Ok(holder)
     }
     fn expired(&self) -> Result<Vec<Lease>> {
         self.inner.expired()
@@ -337,12 +345,14 @@ impl Blocking for ListedModel {
 pub(crate) struct RecordingModel {
     model: Arc<dyn Model>,
     pub(crate) prompts: Mutex<Vec<Vec<Arc<Message>>>>,
+    pub(crate) systems: Mutex<Vec<String>>,
 }
 
 impl RecordingModel {
-    /// Puts one in front of the model of an assignment.
-    pub(crate) fn before(work: &mut Assignment) -> Arc<Self> {
-        let remembering = Arc::new(Self { model: work.model.clone(), prompts: Mutex::default() });
+    /// Puts one in front of the model of a run configuration.
+    pub(crate) fn before(work: &mut RunConfig) -> Arc<Self> {
+        let remembering =
+            Arc::new(Self { model: work.model.clone(), prompts: Mutex::default(), systems: Mutex::default() });
         work.model = remembering.clone();
         remembering
     }
@@ -356,6 +366,7 @@ impl Model for RecordingModel {
         cancel: &'a Cancel,
     ) -> BoxFuture<'a, std::result::Result<Answer, ModelError>> {
         self.prompts.lock().unwrap().push(prompt.messages.to_vec());
+        self.systems.lock().unwrap().push(prompt.system.to_owned());
         self.model.answer(prompt, draft, cancel)
     }
 
@@ -533,6 +544,7 @@ impl Harness {
             after_commit: Mutex::default(),
             before_read: Mutex::default(),
             before_lease: Mutex::default(),
+            after_holder: Mutex::default(),
             orphan: Mutex::default(),
             is_dead: AtomicBool::default(),
             unsealed: Mutex::default(),
@@ -640,7 +652,7 @@ impl Harness {
         &self,
         thread: &ThreadId,
         input: Input,
-        work: &Assignment,
+        work: &RunConfig,
     ) -> (selvedge_engine::Result<Outcome>, Vec<String>) {
         let mut heard = Vec::new();
         let ended = self.engine.send(thread, input, work, &Cancel::new(), &mut |told| heard.extend(heard_as(&told)));
@@ -676,10 +688,10 @@ pub(crate) fn clock() -> ScriptedClock {
     ScriptedClock::new(Timestamp::from_micros(1_800_000_000_000_000), Duration::from_millis(1))
 }
 
-pub(crate) fn agent(replies: Vec<Reply>, tools: Vec<Arc<dyn Tool>>) -> Assignment {
-    let mut work = Assignment::new(AgentId::new("scribe").unwrap(), Arc::new(ListedModel(replies)), "listed");
+pub(crate) fn agent(replies: Vec<Reply>, tools: Vec<Arc<dyn Tool>>) -> RunConfig {
+    let mut work = RunConfig::new(AgentId::new("scribe").unwrap(), Arc::new(ListedModel(replies)), "listed");
     work.tools = tools;
-    work.patience.wait = Duration::from_millis(1);
+    work.retries.wait = Duration::from_millis(1);
     work
 }
 
@@ -714,7 +726,7 @@ impl Inbox for FaultyStore {
     fn post(&self, posted: Posted) -> Result<Delivery> {
         self.inner.post(posted)
     }
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<QueuedRequest>> {
         let unsealed = self.unsealed.lock().unwrap();
         let mut waiting = self.inner.pending(thread)?;
         for waiting in &mut waiting {
@@ -728,7 +740,7 @@ impl Inbox for FaultyStore {
     fn newest(&self) -> Result<u64> {
         self.inner.newest()
     }
-    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<Arrival>> {
+    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<PostedNotice>> {
         self.inner.arrivals(after, limit)
     }
 }

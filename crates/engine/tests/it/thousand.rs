@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use selvedge_engine::ledger::audit;
-use selvedge_engine::spawn::{Children, Order};
-use selvedge_engine::{Assignment, Input};
+use selvedge_engine::spawn::{Children, NewChild};
+use selvedge_engine::{Input, RunConfig};
 use selvedge_model::account::AccountStatus;
 use selvedge_model::answer::Usage;
 use selvedge_model::event::EffectClass;
@@ -104,16 +104,16 @@ fn price() -> Option<Price> {
 }
 
 impl Children for Unruly {
-    fn order(&self, call: &Call, _: &Manifest) -> Result<Order, String> {
+    fn new_child(&self, call: &Call, _: &Manifest) -> Result<NewChild, String> {
         let n = call.arguments["n"].as_u64().unwrap();
         let inputs = json!({"n": n}).as_object().unwrap().clone();
         let spend = if self.kind(n).0 == Kind::RunsShort { "0.000001" } else { "60" };
         let limits = Some(Limits { spend: Some(spend.parse().unwrap()), ..Limits::default() });
         let thread = NewThread { limits, inputs, ..NewThread::of(AgentId::new("child").unwrap()) };
-        Ok(Order { thread, messages: vec![Message::text(Role::User, "go")], detached: false })
+        Ok(NewChild { thread, messages: vec![Message::text(Role::User, "go")], detached: false })
     }
 
-    fn assignment(&self, child: &Manifest) -> Result<Assignment, String> {
+    fn run_config(&self, child: &Manifest) -> Result<RunConfig, String> {
         let why = || "no".to_owned();
         let (kind, mut chance) = self.kind(number(child));
         let cut = || ModelError::Cut {
@@ -186,7 +186,7 @@ impl crate::support::Blocking for Slow {
 }
 
 /// A parent that spawns all of them.
-fn asking_for_all(children: Unruly) -> Assignment {
+fn asking_for_all(children: Unruly) -> RunConfig {
     let name = |n: u64| -> &'static str { Box::leak(format!("s{n:04}").into_boxed_str()) };
     let calls = |from: u64| Reply::Calls((from..from + ROUND).map(|n| (name(n), "spawn", json!({"n": n}))).collect());
     let mut work = parent(Vec::new(), nursery(Vec::new()));

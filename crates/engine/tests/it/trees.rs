@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use selvedge_engine::ledger::Book;
-use selvedge_engine::ledger::audit::{self, Audit, Found, Gone};
-use selvedge_model::account::replay::{Buried, Flaw};
+use selvedge_engine::ledger::audit::{self, Audit, Found, Unavailable};
+use selvedge_model::account::replay::{AccountFlaw, DeletedPostings};
 use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, ReservationState};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{AgentId, Batch, Changeset, Expect, Ids, Money, NewThread, Part, Reason, ThreadId};
@@ -252,9 +252,9 @@ fn postings_of_a_deleted_log_are_gone_but_no_breach_and_excuse_nothing_else() {
     forest.harness.store.delete(&done).unwrap();
     let audit = forest.audit();
     assert_eq!(audit.found, []);
-    let of = |account: &ThreadId, from, to| Gone::Deleted {
+    let of = |account: &ThreadId, from, to| Unavailable::Deleted {
         thread: done.clone(),
-        postings: Some(Buried { account: account.clone(), from, to }),
+        postings: Some(DeletedPostings { account: account.clone(), from, to }),
     };
     let last = forest.account(&root).version;
     // The child had closed its reservation on the root's account from its own log, and nothing came after that.
@@ -406,8 +406,13 @@ fn an_overcharge_is_no_forgery_and_the_audit_reports_that_the_limit_was_exceeded
     let name = forest.reserve(&root, 90).unwrap();
     forest.settle(&root, &name, 130, false).unwrap();
     let audit = forest.audit();
-    let expected =
-        Flaw::Crossed { account: root.clone(), version: 4, place: (root, 7), used: nanos(130), ceiling: nanos(100) };
+    let expected = AccountFlaw::Crossed {
+        account: root.clone(),
+        version: 4,
+        place: (root, 7),
+        used: nanos(130),
+        ceiling: nanos(100),
+    };
     assert_eq!(audit.found, [Found::Records(expected)]);
     assert!(!audit.found[0].is_of_integrity());
 }

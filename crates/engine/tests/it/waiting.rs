@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use selvedge_engine::Input;
 use selvedge_engine::outcome::{Outcome, aggregate_results, get_status};
-use selvedge_engine::standing::{Standing, list_active};
+use selvedge_engine::thread_state::{ThreadState, list_active};
 use selvedge_engine::wait::wait_threads;
 use selvedge_log::{Signer, Trust};
 use selvedge_model::event::{Fields, Handoff, ManifestChanged, Predecessor, SuspendReason, Suspended};
@@ -102,9 +102,7 @@ pub(crate) fn handoff(to: &ThreadId) -> Handoff {
 }
 
 fn wait_for(store: &MemoryStore, thread: &ThreadId) -> Outcome {
-    let waited =
-        wait_threads(store, &trust(), &NoProcesses::default(), std::slice::from_ref(thread), LONG, &Cancel::new())
-            .unwrap();
+    let waited = wait_threads(store, &trust(), &NoProcesses::default(), std::slice::from_ref(thread), LONG).unwrap();
     waited.results[thread].clone()
 }
 
@@ -131,7 +129,7 @@ fn waiting_for_a_while_it_continues_as_b_and_c_gives_the_outcome_of_c() {
         assert!(!waiting.is_finished(), "the end of the chain has not ended");
         running.end("r3", "natural");
         let outcome = waiting.join().unwrap();
-        assert_eq!((outcome.status, &outcome.thread_id), (Standing::Is(Status::Completed), &c));
+        assert_eq!((outcome.status, &outcome.thread_id), (ThreadState::Is(Status::Completed), &c));
         assert_eq!((outcome.result.as_deref(), &outcome.outputs), (Some("found it"), &Some(json!({"leads": 15}))));
     });
     // Afterwards any link gives the same.
@@ -139,7 +137,7 @@ fn waiting_for_a_while_it_continues_as_b_and_c_gives_the_outcome_of_c() {
         let outcome = wait_for(&other, &id(link));
         assert_eq!(
             (outcome.status, outcome.thread_id.as_str()),
-            (Standing::Is(Status::Completed), "c"),
+            (ThreadState::Is(Status::Completed), "c"),
             "waiting on {link}"
         );
         assert_eq!(outcome.result.as_deref(), Some("found it"));
@@ -155,12 +153,12 @@ fn every_way_to_end_ends_a_wait() {
     };
     let waits = RunMeta { status: RunStatus::Waiting, ..RunMeta::started(id("scribe"), "user") };
     let cases = [
-        (ended("natural", None), Standing::Is(Status::Completed)),
-        (ended("natural", Some(Status::CompletedWithErrors)), Standing::Is(Status::CompletedWithErrors)),
-        (ended("error", None), Standing::Is(Status::Error)),
-        (ended("cancelled", None), Standing::Is(Status::Cancelled)),
-        (ended("killed", None), Standing::Is(Status::Killed)),
-        (waits, Standing::Is(Status::Suspended)),
+        (ended("natural", None), ThreadState::Is(Status::Completed)),
+        (ended("natural", Some(Status::CompletedWithErrors)), ThreadState::Is(Status::CompletedWithErrors)),
+        (ended("error", None), ThreadState::Is(Status::Error)),
+        (ended("cancelled", None), ThreadState::Is(Status::Cancelled)),
+        (ended("killed", None), ThreadState::Is(Status::Killed)),
+        (waits, ThreadState::Is(Status::Suspended)),
     ];
     for (number, (meta, expected)) in cases.into_iter().enumerate() {
         let thread = create(&store, &format!("t{number}"));
@@ -169,14 +167,14 @@ fn every_way_to_end_ends_a_wait() {
             let waiting = scope.spawn(|| wait_for(&store, &thread));
             thread::sleep(Duration::from_millis(20));
             let mut last = Changeset { reason: Reason::RunFinished, ..records("r1", meta) };
-            if expected == Standing::Is(Status::Suspended) {
+            if expected == ThreadState::Is(Status::Suspended) {
                 last.events.push(Event::Suspended(Suspended::because(SuspendReason::Budget, "spend_exceeded")));
             }
             running.commit(last);
             let outcome = waiting.join().unwrap();
             assert_eq!(outcome.status, expected);
             let reason = outcome.suspended.map(|why| why.reason);
-            assert_eq!(reason, (expected == Standing::Is(Status::Suspended)).then_some(SuspendReason::Budget));
+            assert_eq!(reason, (expected == ThreadState::Is(Status::Suspended)).then_some(SuspendReason::Budget));
         });
         assert_eq!(wait_for(&store, &thread).status, expected, "and a later wait gives the same");
     }
@@ -196,7 +194,7 @@ fn a_wait_ends_with_the_run_that_was_active_whatever_runs_next() {
         running.commit(starts("r2"));
         running.answer("r2", "two");
         let outcome = waiting.join().unwrap();
-        assert_eq!((outcome.status, outcome.result.as_deref()), (Standing::Is(Status::Completed), Some("one")));
+        assert_eq!((outcome.status, outcome.result.as_deref()), (ThreadState::Is(Status::Completed), Some("one")));
         assert_eq!(store.get(&thread).unwrap().manifest.status, Status::Running);
     });
 }
@@ -219,7 +217,10 @@ fn a_run_that_ended_before_its_thread_was_resumed_is_not_the_one_that_continues(
         store.commit(batch([resumed, born])).unwrap();
         let _next = Running::start(&store, &to, "r2");
         let outcome = waiting.join().unwrap();
-        assert_eq!((outcome.status, outcome.result.as_deref()), (Standing::Is(Status::Completed), Some("the answer")));
+        assert_eq!(
+            (outcome.status, outcome.result.as_deref()),
+            (ThreadState::Is(Status::Completed), Some("the answer"))
+        );
     });
 }
 
@@ -236,11 +237,11 @@ fn a_run_whose_process_is_gone_is_stalled() {
         assert!(!waiting.is_finished());
         drop(doomed);
         let outcome = waiting.join().unwrap();
-        assert_eq!((outcome.status, outcome.thread_id), (Standing::Stalled, thread.clone()));
+        assert_eq!((outcome.status, outcome.thread_id), (ThreadState::Stalled, thread.clone()));
         assert!(outcome.why.unwrap().contains("gone"));
     });
     assert!(began.elapsed() < LONG / 4, "it took {:?}", began.elapsed());
-    assert_eq!(get_status(&store, &trust(), &thread).unwrap().status, Standing::Stalled);
+    assert_eq!(get_status(&store, &trust(), &thread).unwrap().status, ThreadState::Stalled);
 }
 
 #[test]
@@ -252,16 +253,14 @@ fn a_successor_without_a_process_is_stalled_and_one_that_may_be_started_is_waite
     let b = Running::start(&doomed, &a, "r1").hand_off("r1", "cut-2");
     drop(doomed);
     let outcome = wait_for(&store, &a);
-    assert_eq!((outcome.status, outcome.thread_id), (Standing::Stalled, b));
+    assert_eq!((outcome.status, outcome.thread_id), (ThreadState::Stalled, b));
     // A child that waits for a slot: the process of its parent is alive.
     let parent = create(&store, parent);
     let _parent = Running::start(&store, &parent, "r1");
     let child = create_as(&store, "child", NewThread { parent_id: Some(parent), ..new_thread() });
     let brief = Duration::from_millis(2_500);
-    let waited =
-        wait_threads(&store, &trust(), &NoProcesses::default(), std::slice::from_ref(&child), brief, &Cancel::new())
-            .unwrap();
-    assert_eq!(waited.results[&child].status, Standing::Timeout);
+    let waited = wait_threads(&store, &trust(), &NoProcesses::default(), std::slice::from_ref(&child), brief).unwrap();
+    assert_eq!(waited.results[&child].status, ThreadState::Timeout);
 }
 
 #[test]
@@ -277,26 +276,34 @@ fn the_timeout_is_kept_and_several_threads_are_waited_for_at_once() {
     store.delete(&gone).unwrap();
     let all = [done.clone(), running.clone(), missing.clone(), gone.clone()];
     let began = Instant::now();
-    let waited =
-        wait_threads(&store, &trust(), &NoProcesses::default(), &all, Duration::from_millis(300), &Cancel::new())
-            .unwrap();
+    let waited = wait_threads(&store, &trust(), &NoProcesses::default(), &all, Duration::from_millis(300)).unwrap();
     assert!((Duration::from_millis(300)..Duration::from_secs(5)).contains(&began.elapsed()), "{:?}", began.elapsed());
     let standing = |thread: &ThreadId| waited.results[thread].status;
     assert_eq!(
         all.each_ref().map(standing),
-        [Standing::Is(Status::Completed), Standing::Timeout, Standing::NotFound, Standing::Deleted]
+        [ThreadState::Is(Status::Completed), ThreadState::Timeout, ThreadState::NotFound, ThreadState::Deleted]
     );
     assert!(!waited.success);
     assert_eq!(waited.results[&running].result.as_deref(), Some("not yet"), "the text so far");
     // A wait without time, and a cancelled wait, return at once.
     let began = Instant::now();
-    wait_threads(&store, &trust(), &NoProcesses::default(), &all, Duration::ZERO, &Cancel::new()).unwrap();
+    wait_threads(&store, &trust(), &NoProcesses::default(), &all, Duration::ZERO).unwrap();
+    let harness = Harness::new();
+    let running = harness.thread();
+    let inner = &harness.store.inner;
+    let held = Running::start(inner, &running, "r1");
     let cancel = Cancel::new();
-    cancel.say(Stop::Cancelled);
-    let stopped = wait_threads(&store, &trust(), &NoProcesses::default(), &all, LONG, &cancel).unwrap();
-    assert_eq!(stopped.results[&running].status, Standing::Interrupted);
+    let stopped = thread::scope(|scope| {
+        let waiting = scope.spawn(|| harness.engine.wait(std::slice::from_ref(&running), LONG, &cancel).unwrap());
+        thread::sleep(BRIEFLY);
+        assert!(!waiting.is_finished());
+        cancel.say(Stop::Cancelled);
+        waiting.join().unwrap()
+    });
+    drop(held);
+    assert_eq!(stopped.results[&running].status, ThreadState::Interrupted);
     assert!(began.elapsed() < LONG / 4);
-    assert!(wait_threads(&store, &trust(), &NoProcesses::default(), &[done], LONG, &Cancel::new()).unwrap().success);
+    assert!(wait_threads(&store, &trust(), &NoProcesses::default(), &[done], LONG).unwrap().success);
 }
 
 #[test]
@@ -311,7 +318,7 @@ fn a_thread_that_is_deleted_ends_the_wait_for_it() {
         store.release(&lease).unwrap();
         store.delete(&thread).unwrap();
         let outcome = waiting.join().unwrap();
-        assert_eq!((outcome.status, outcome.thread_id), (Standing::Deleted, thread.clone()));
+        assert_eq!((outcome.status, outcome.thread_id), (ThreadState::Deleted, thread.clone()));
     });
 }
 
@@ -332,11 +339,11 @@ fn chains_that_lead_in_a_circle_or_nowhere_end_every_query() {
     }
     for thread in [&own, &one, &two, &lost] {
         let outcome = wait_for(&store, thread);
-        assert_eq!(outcome.status, Standing::Stalled, "{thread}: {outcome:?}");
+        assert_eq!(outcome.status, ThreadState::Stalled, "{thread}: {outcome:?}");
         assert!(outcome.why.is_some());
-        assert_eq!(get_status(&store, &trust(), thread).unwrap().status, Standing::Stalled);
+        assert_eq!(get_status(&store, &trust(), thread).unwrap().status, ThreadState::Stalled);
         let told = aggregate_results(&store, &trust(), std::slice::from_ref(thread)).unwrap();
-        assert_eq!(told.results[thread].status, Standing::Stalled);
+        assert_eq!(told.results[thread].status, ThreadState::Stalled);
         let chain = selvedge_engine::chain::get_chain(&store, thread).unwrap();
         assert!(
             chain.chain_length <= 2 && chain.chain.iter().any(|link| link.outcome.thread_id == *thread),
@@ -372,12 +379,12 @@ fn a_wait_passes_through_deleted_threads() {
         store.delete(gone).unwrap();
         for link in [&a, &b, &c] {
             let outcome = wait_for(&store, link);
-            let expected = (Standing::Is(Status::Completed), &c, Some("here"));
+            let expected = (ThreadState::Is(Status::Completed), &c, Some("here"));
             assert_eq!((outcome.status, &outcome.thread_id, outcome.result.as_deref()), expected, "{link}");
         }
     }
     store.delete(&c).unwrap();
-    assert_eq!(wait_for(&store, &a).status, Standing::Deleted);
+    assert_eq!(wait_for(&store, &a).status, ThreadState::Deleted);
 }
 
 #[test]
@@ -400,11 +407,11 @@ fn threads_that_run_in_any_process_are_listed_and_stalled_ones_are_not() {
         assert_eq!(listed(store), [elsewhere.clone(), here.clone()], "the newest first, in any process");
     }
     let shown = get_status(&store, &trust(), &elsewhere).unwrap();
-    assert_eq!((shown.status, shown.holder), (Standing::Is(Status::Running), Some(running.lease.owner.clone())));
+    assert_eq!((shown.status, shown.holder), (ThreadState::Is(Status::Running), Some(running.lease.owner.clone())));
     running.end("r1", "natural");
     assert_eq!(listed(&store), [here]);
     let missing = get_status(&store, &trust(), &id("missing")).unwrap();
-    assert_eq!(missing.status, Standing::NotFound);
+    assert_eq!(missing.status, ThreadState::NotFound);
 }
 
 #[test]
@@ -419,9 +426,9 @@ fn outcomes_are_collected_without_waiting() {
     let _on = Running::start(&store, &on, "r1");
     let told = aggregate_results(&store, &trust(), &[a.clone(), on.clone()]).unwrap();
     assert!(!told.success);
-    assert_eq!((told.results[&a].status, &told.results[&a].thread_id), (Standing::Is(Status::Completed), &b));
+    assert_eq!((told.results[&a].status, &told.results[&a].thread_id), (ThreadState::Is(Status::Completed), &b));
     assert_eq!(told.results[&a].result.as_deref(), Some("done so far"));
-    assert_eq!(told.results[&on].status, Standing::Is(Status::Running));
+    assert_eq!(told.results[&on].status, ThreadState::Is(Status::Running));
     let shown = serde_json::to_value(&told).unwrap();
     assert_eq!(shown["results"]["a"]["thread_id"], "b");
     assert_eq!(shown["results"]["on"]["status"], "running");

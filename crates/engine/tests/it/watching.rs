@@ -18,7 +18,7 @@ use crate::support::{Harness, Reply, agent, request};
 
 /// A model that answers when it is cancelled, and counts concurrent calls.
 #[derive(Default)]
-struct Waiting(AtomicUsize);
+pub(crate) struct Waiting(pub(crate) AtomicUsize);
 
 impl Model for Waiting {
     fn answer<'a>(

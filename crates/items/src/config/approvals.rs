@@ -9,7 +9,7 @@ use selvedge_model::tool::{Risk, ToolSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::section::Misfit;
+use super::section::InvalidCombination;
 use super::shape::{Check, Key, ProjectRule, Shape};
 use crate::capability::Capability;
 
@@ -113,12 +113,12 @@ impl Approvals {
     }
 
     /// Reads the policies of the user and the project.
-    pub(super) fn read(merged: &Value, user: Value, project: Value) -> Result<Self, Misfit> {
-        let wait = serde_json::from_value(merged["wait"].clone()).map_err(Misfit::of)?;
-        let read = |value: Value| -> Result<ApprovalPolicy, Misfit> {
-            let policy: ApprovalPolicy = serde_json::from_value(value).map_err(Misfit::of)?;
+    pub(super) fn read(merged: &Value, user: Value, project: Value) -> Result<Self, InvalidCombination> {
+        let wait = serde_json::from_value(merged["wait"].clone()).map_err(InvalidCombination::of)?;
+        let read = |value: Value| -> Result<ApprovalPolicy, InvalidCombination> {
+            let policy: ApprovalPolicy = serde_json::from_value(value).map_err(InvalidCombination::of)?;
             match policy.rules.iter().find(|rule| rule.names_nothing()) {
-                Some(rule) => Err(Misfit::at(
+                Some(rule) => Err(InvalidCombination::at(
                     format!("rules.{}", rule.id),
                     "it names neither `tool` nor `capability` nor `risk`; `default` is for every call",
                 )),

@@ -57,7 +57,7 @@ impl Classify for ConfigError {
             Self::Invalid { .. } => "config_invalid",
             Self::Denied { .. } => "config_denied",
             Self::Cycle { .. } => "config_cycle",
-            Self::UnknownKey { .. } => "config_key_unknown",
+            Self::UnknownKey { .. } => "config_key_not_found",
             Self::Read(error) => error.code(),
         }
     }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::section::Misfit;
+use super::section::InvalidCombination;
 use super::shape::{Key, Shape};
 
 /// Retries and classes of model failures.
@@ -68,10 +68,12 @@ impl Errors {
 }
 
 /// Reads the section; a class without statuses and texts would match nothing and is refused.
-pub(super) fn read(value: Value) -> Result<Errors, Misfit> {
-    let errors: Errors = serde_json::from_value(value).map_err(Misfit::of)?;
+pub(super) fn read(value: Value) -> Result<Errors, InvalidCombination> {
+    let errors: Errors = serde_json::from_value(value).map_err(InvalidCombination::of)?;
     match errors.classes.iter().find(|class| class.codes.is_empty() && class.texts.is_empty()) {
-        Some(class) => Err(Misfit::at(format!("classes.{}", class.id), "it names neither `codes` nor `texts`")),
+        Some(class) => {
+            Err(InvalidCombination::at(format!("classes.{}", class.id), "it names neither `codes` nor `texts`"))
+        }
         None => Ok(errors),
     }
 }
@@ -114,7 +116,7 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "wait_max_ms",
         Shape::Whole { min: 0, max: 86_400_000 },
-        "The most milliseconds to wait, even if the provider specifies more.",
+        "The most milliseconds to wait. If the provider asks for more, the thread is suspended at once, and a resume tries again.",
     ),
     Key::new(
         "classes",

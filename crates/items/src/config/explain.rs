@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::error::ConfigError;
-use super::node::{Content, Node, Origin};
+use super::node::{Node, NodeContent, Origin};
 use super::section::{SECTIONS, Section};
 use super::shape::{Inside, Key, ProjectRule, Shape};
 use super::{Config, Loaded};
@@ -40,12 +40,12 @@ pub struct Explained {
     /// The effective value; absent if it is not set.
     pub value: Option<Value>,
     /// The values of all layers, the lowest first; the last counts.
-    pub values: Vec<Said>,
+    pub values: Vec<LayerValue>,
 }
 
 /// A value of a key, and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Said {
+pub struct LayerValue {
     /// The value.
     pub value: Value,
     /// Where it is set.
@@ -98,7 +98,7 @@ impl Config {
             return Err(self.unknown(key));
         };
         let said = loaded.stack.iter().filter_map(|written| written.root.at_steps(&steps));
-        let values = said.map(|node| Said { value: node.to_value(), origin: node.at.clone() }).collect();
+        let values = said.map(|node| LayerValue { value: node.to_value(), origin: node.at.clone() }).collect();
         let value = loaded.merged.at_steps(&steps).map(Node::to_value);
         // A declared key can be explained even if it is not set; an entry that does not exist can't.
         if value.is_none() && !is_key {
@@ -211,11 +211,11 @@ fn project(project_rule: ProjectRule) -> Option<&'static str> {
 
 fn flatten(path: &str, node: &Node, shape: Option<&'static Shape>, list: &mut Vec<Setting>) {
     let is_free = matches!(shape, Some(Shape::Free));
-    let entries = matches!(&node.content, Content::List(items) if items.iter().any(|item| item.id().is_some()));
+    let entries = matches!(&node.content, NodeContent::List(items) if items.iter().any(|item| item.id().is_some()));
     let is_whole = match &node.content {
-        Content::Scalar(_) => true,
-        Content::List(_) => !entries,
-        Content::Fields(fields) => is_free || fields.is_empty(),
+        NodeContent::Scalar(_) => true,
+        NodeContent::List(_) => !entries,
+        NodeContent::Fields(fields) => is_free || fields.is_empty(),
     };
     if is_whole {
         list.push(Setting { key: path.to_owned(), value: node.to_value(), origin: node.at.clone() });

@@ -1,6 +1,6 @@
 //! A project can be stricter than its user, never more lenient. Values of a project that violate this are ignored, with a notice.
 
-use super::node::{Content, Node};
+use super::node::{Node, NodeContent};
 use super::shape::{Key, ProjectRule, Shape};
 
 /// The values of a project that count over those of the program and the user, and a notice for each ignored one.
@@ -47,14 +47,14 @@ fn judge(key: &Key, known: Option<&Node>, field: Node) -> (Option<Node>, Option<
 
 fn ids(node: &Node) -> Vec<&str> {
     match &node.content {
-        Content::List(items) => items.iter().filter_map(Node::id).collect(),
+        NodeContent::List(items) => items.iter().filter_map(Node::id).collect(),
         _ => Vec::new(),
     }
 }
 
 /// The list without entries of these ids; `None` if none is left.
 fn without(mut node: Node, known: &[&str]) -> Option<Node> {
-    if let Content::List(items) = &mut node.content {
+    if let NodeContent::List(items) = &mut node.content {
         items.retain(|item| item.id().is_some_and(|id| !known.contains(&id)));
         return (!items.is_empty()).then_some(node);
     }

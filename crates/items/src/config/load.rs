@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::ConfigError;
-use super::node::{Content, Node};
+use super::node::{Node, NodeContent};
 use super::section::{SECTIONS, Section};
 use super::shape::Shape;
 use crate::error::{Flaw, ItemError};
@@ -43,7 +43,7 @@ pub struct Folders {
 
 /// The content of one file of a section.
 #[derive(Clone, Debug)]
-pub(super) struct Written {
+pub(super) struct ParsedFile {
     pub(super) layer: Layer,
     pub(super) root: Node,
 }
@@ -66,7 +66,7 @@ struct File {
 
 impl Loader<'_> {
     /// The content of all files of a section, the lowest layer first.
-    pub(super) fn section(&mut self, section: &'static Section) -> Vec<Written> {
+    pub(super) fn section(&mut self, section: &'static Section) -> Vec<ParsedFile> {
         let mut stack = vec![built_in(section)];
         for layer in [Layer::User, Layer::Project] {
             for place in section.older_place.into_iter().chain([section.place]) {
@@ -94,7 +94,7 @@ impl Loader<'_> {
         file: &File,
         layer: Layer,
         chain: &mut Vec<String>,
-    ) -> Result<Vec<Written>, ConfigError> {
+    ) -> Result<Vec<ParsedFile>, ConfigError> {
         let name = self.name(file);
         let Some(text) = self.read(file)? else { return Ok(Vec::new()) };
         let invalid = |flaw| ConfigError::Invalid { file: name.clone(), flaw };
@@ -113,7 +113,7 @@ impl Loader<'_> {
             Some(extends) => self.extended(section, file, &extends, layer, chain)?,
             None => Vec::new(),
         };
-        stack.push(Written { layer, root });
+        stack.push(ParsedFile { layer, root });
         Ok(stack)
     }
 
@@ -124,7 +124,7 @@ impl Loader<'_> {
         extends: &Node,
         layer: Layer,
         chain: &mut Vec<String>,
-    ) -> Result<Vec<Written>, ConfigError> {
+    ) -> Result<Vec<ParsedFile>, ConfigError> {
         let invalid = |flaw: Flaw| {
             let flaw = flaw.on_line(extends.at.line);
             ConfigError::Invalid { file: extends.at.file.to_string(), flaw }
@@ -177,7 +177,8 @@ impl Loader<'_> {
         let path = self.name(&file);
         let is_known = |section: &Section| section.place == file.place || section.older_place == Some(&file.place);
         let is_extended = self.seen.contains(&path);
-        if is_extended || SECTIONS.iter().any(is_known) {
+        // Hooks are executed, so they are read and judged like items.
+        if is_extended || file.place == "agent/hooks.yaml" || SECTIONS.iter().any(is_known) {
             return;
         }
         let ours = OTHER_NAMES.iter().find(|(other, _)| *other == name).map_or(name, |(_, ours)| *ours);
@@ -215,16 +216,16 @@ impl Loader<'_> {
 }
 
 /// The built-in content of a section.
-fn built_in(section: &'static Section) -> Written {
+fn built_in(section: &'static Section) -> ParsedFile {
     let (name, text) = section.built_in;
     let root = Node::parse(text, Layer::BuiltIn, &Arc::from(name)).and_then(|root| unwrapped(section, root));
     let (root, _) = root.expect("the built-in configuration is valid");
-    Written { layer: Layer::BuiltIn, root }
+    ParsedFile { layer: Layer::BuiltIn, root }
 }
 
 /// The content of a file, and what it extends. The content may be under the section's own name.
 fn unwrapped(section: &Section, mut root: Node) -> Result<(Node, Option<Node>), Flaw> {
-    if !matches!(root.content, Content::Fields(_)) {
+    if !matches!(root.content, NodeContent::Fields(_)) {
         return Err(Flaw::new("expected keys with values").on_line(root.at.line));
     }
     let extends = root.take("extends");
@@ -233,8 +234,8 @@ fn unwrapped(section: &Section, mut root: Node) -> Result<(Node, Option<Node>), 
         (Some((name, beside)), _) => Err(Flaw::new(format!("`{name}` is beside `{}`", section.name))
             .on_line(beside.at.line)
             .hint(format!("put it under `{}`", section.name))),
-        (None, Content::Scalar(value)) if value.is_null() => Ok((root, extends)),
-        (None, Content::Fields(_)) => Ok((inside, extends)),
+        (None, NodeContent::Scalar(value)) if value.is_null() => Ok((root, extends)),
+        (None, NodeContent::Fields(_)) => Ok((inside, extends)),
         (None, _) => Err(Flaw::new(format!("expected keys with values in `{}`", section.name)).on_line(inside.at.line)),
     }
 }

@@ -1,6 +1,6 @@
 //! Merges two layers: mappings key by key, entries with an `id` by their id, everything else as a whole.
 
-use super::node::{Content, Node};
+use super::node::{Node, NodeContent};
 
 /// `above` merged over `below`.
 ///
@@ -8,23 +8,23 @@ use super::node::{Content, Node};
 pub(super) fn merge(below: Node, above: Node) -> Node {
     let at = above.at;
     let content = match (below.content, above.content) {
-        (Content::Fields(mut fields), Content::Fields(more)) => {
+        (NodeContent::Fields(mut fields), NodeContent::Fields(more)) => {
             for (name, field) in more {
                 match fields.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, known)) => *known = merge(std::mem::replace(known, Node::nothing()), field),
                     None => fields.push((name, field)),
                 }
             }
-            Content::Fields(fields)
+            NodeContent::Fields(fields)
         }
-        (Content::List(mut items), Content::List(more)) if has_ids(&items) && has_ids(&more) => {
+        (NodeContent::List(mut items), NodeContent::List(more)) if has_ids(&items) && has_ids(&more) => {
             for item in more {
                 match items.iter_mut().find(|known| known.id() == item.id()) {
                     Some(known) => *known = item,
                     None => items.push(item),
                 }
             }
-            Content::List(items)
+            NodeContent::List(items)
         }
         (_, above) => above,
     };

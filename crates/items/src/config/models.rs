@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::providers::{PROVIDER, Provider};
-use super::section::Misfit;
+use super::section::InvalidCombination;
 use super::shape::{Key, ProjectRule, Shape};
 
 /// The prefix of models that answer from a script and are free.
@@ -131,14 +131,14 @@ impl Models {
 }
 
 /// Reads the section and checks its providers.
-pub(super) fn read(value: Value) -> Result<Models, Misfit> {
-    let models: Models = serde_json::from_value(value).map_err(Misfit::of)?;
+pub(super) fn read(value: Value) -> Result<Models, InvalidCombination> {
+    let models: Models = serde_json::from_value(value).map_err(InvalidCombination::of)?;
     for provider in &models.providers {
         provider.check()?;
         let unknown = provider.models_as.as_ref().filter(|other| models.provider(other).is_none());
         if let Some(other) = unknown {
             let why = format!("there is no provider `{}`", other.escape_debug());
-            return Err(Misfit::at(format!("providers.{}.models_as", provider.id), why));
+            return Err(InvalidCombination::at(format!("providers.{}.models_as", provider.id), why));
         }
     }
     Ok(models)

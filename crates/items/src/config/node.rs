@@ -38,12 +38,12 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub(super) at: Origin,
-    pub(super) content: Content,
+    pub(super) content: NodeContent,
 }
 
 /// The content of a value.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Content {
+pub(super) enum NodeContent {
     Scalar(Value),
     List(Vec<Node>),
     Fields(Vec<(String, Node)>),
@@ -62,7 +62,7 @@ impl Node {
     pub(super) fn nothing() -> Self {
         Self {
             at: Origin { layer: Layer::BuiltIn, file: Arc::from(""), line: 1 },
-            content: Content::Fields(Vec::new()),
+            content: NodeContent::Fields(Vec::new()),
         }
     }
 
@@ -70,16 +70,16 @@ impl Node {
         self.at.layer = layer;
         self.at.file = file.clone();
         match &mut self.content {
-            Content::Scalar(_) => {}
-            Content::List(items) => items.iter_mut().for_each(|item| item.stamp(layer, file)),
-            Content::Fields(fields) => fields.iter_mut().for_each(|(_, field)| field.stamp(layer, file)),
+            NodeContent::Scalar(_) => {}
+            NodeContent::List(items) => items.iter_mut().for_each(|item| item.stamp(layer, file)),
+            NodeContent::Fields(fields) => fields.iter_mut().for_each(|(_, field)| field.stamp(layer, file)),
         }
     }
 
     /// The keys, if it is a mapping.
     pub(super) fn fields(&self) -> &[(String, Node)] {
         match &self.content {
-            Content::Fields(fields) => fields,
+            NodeContent::Fields(fields) => fields,
             _ => &[],
         }
     }
@@ -87,7 +87,7 @@ impl Node {
     /// The keys, to be changed, if it is a mapping.
     pub(super) fn fields_mut(&mut self) -> Option<&mut Vec<(String, Node)>> {
         match &mut self.content {
-            Content::Fields(fields) => Some(fields),
+            NodeContent::Fields(fields) => Some(fields),
             _ => None,
         }
     }
@@ -107,7 +107,7 @@ impl Node {
     /// The id of an entry of a list.
     pub(super) fn id(&self) -> Option<&str> {
         match &self.field("id")?.content {
-            Content::Scalar(Value::String(id)) => Some(id),
+            NodeContent::Scalar(Value::String(id)) => Some(id),
             _ => None,
         }
     }
@@ -115,7 +115,7 @@ impl Node {
     /// Its text, if it is one.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.content {
-            Content::Scalar(Value::String(text)) => Some(text),
+            NodeContent::Scalar(Value::String(text)) => Some(text),
             _ => None,
         }
     }
@@ -148,21 +148,21 @@ impl Node {
     /// The values directly inside: by key, by the id of an entry, or else by index.
     pub(super) fn children(&self) -> Vec<(String, &Self)> {
         match &self.content {
-            Content::Scalar(_) => Vec::new(),
-            Content::List(items) => {
+            NodeContent::Scalar(_) => Vec::new(),
+            NodeContent::List(items) => {
                 let name = |(index, item): (usize, &Self)| item.id().map_or_else(|| index.to_string(), str::to_owned);
                 items.iter().enumerate().map(|(index, item)| (name((index, item)), item)).collect()
             }
-            Content::Fields(fields) => fields.iter().map(|(name, field)| (name.clone(), field)).collect(),
+            NodeContent::Fields(fields) => fields.iter().map(|(name, field)| (name.clone(), field)).collect(),
         }
     }
 
     /// The value without its origin.
     pub(super) fn to_value(&self) -> Value {
         match &self.content {
-            Content::Scalar(value) => value.clone(),
-            Content::List(items) => Value::Array(items.iter().map(Self::to_value).collect()),
-            Content::Fields(fields) => Value::Object(
+            NodeContent::Scalar(value) => value.clone(),
+            NodeContent::List(items) => Value::Array(items.iter().map(Self::to_value).collect()),
+            NodeContent::Fields(fields) => Value::Object(
                 fields.iter().map(|(name, field)| (name.clone(), field.to_value())).collect::<Map<_, _>>(),
             ),
         }
@@ -171,19 +171,19 @@ impl Node {
 
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = Spanned::<Content>::deserialize(deserializer)?;
+        let spanned = Spanned::<NodeContent>::deserialize(deserializer)?;
         Ok(Self::on_line(spanned.referenced.line(), spanned.value))
     }
 }
 
 impl Node {
     /// A value of which only the line is known yet.
-    fn on_line(line: u64, content: Content) -> Self {
+    fn on_line(line: u64, content: NodeContent) -> Self {
         Self { at: Origin { layer: Layer::BuiltIn, file: Arc::from(""), line: line.max(1) }, content }
     }
 }
 
-impl<'de> Deserialize<'de> for Content {
+impl<'de> Deserialize<'de> for NodeContent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ContentVisitor)
     }
@@ -192,62 +192,62 @@ impl<'de> Deserialize<'de> for Content {
 struct ContentVisitor;
 
 impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content;
+    type Value = NodeContent;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("text, a number, a boolean, null, a list or a mapping")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Content, E> {
-        Ok(Content::Scalar(value.into()))
+    fn visit_bool<E>(self, value: bool) -> Result<NodeContent, E> {
+        Ok(NodeContent::Scalar(value.into()))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Content, E> {
-        Ok(Content::Scalar(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<NodeContent, E> {
+        Ok(NodeContent::Scalar(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Content, E> {
-        Ok(Content::Scalar(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<NodeContent, E> {
+        Ok(NodeContent::Scalar(value.into()))
     }
 
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Content, E> {
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<NodeContent, E> {
         match serde_json::Number::from_f64(value) {
-            Some(number) => Ok(Content::Scalar(Value::Number(number))),
+            Some(number) => Ok(NodeContent::Scalar(Value::Number(number))),
             None => Err(E::custom("a number must be finite")),
         }
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Content, E> {
-        Ok(Content::Scalar(value.into()))
+    fn visit_str<E>(self, value: &str) -> Result<NodeContent, E> {
+        Ok(NodeContent::Scalar(value.into()))
     }
 
-    fn visit_unit<E>(self) -> Result<Content, E> {
-        Ok(Content::Scalar(Value::Null))
+    fn visit_unit<E>(self) -> Result<NodeContent, E> {
+        Ok(NodeContent::Scalar(Value::Null))
     }
 
-    fn visit_none<E>(self) -> Result<Content, E> {
-        Ok(Content::Scalar(Value::Null))
+    fn visit_none<E>(self) -> Result<NodeContent, E> {
+        Ok(NodeContent::Scalar(Value::Null))
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content, D::Error> {
-        Content::deserialize(deserializer)
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<NodeContent, D::Error> {
+        NodeContent::deserialize(deserializer)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<NodeContent, A::Error> {
         let mut list = Vec::new();
         while let Some(item) = items.next_element()? {
             list.push(item);
         }
-        Ok(Content::List(list))
+        Ok(NodeContent::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Content, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<NodeContent, A::Error> {
         let mut fields = Vec::new();
         while let Some(key) = entries.next_key::<Spanned<String>>()? {
-            let content = entries.next_value::<Content>()?;
+            let content = entries.next_value::<NodeContent>()?;
             // The line of a key is where people look for its value.
             fields.push((key.value, Node::on_line(key.referenced.line(), content)));
         }
-        Ok(Content::Fields(fields))
+        Ok(NodeContent::Fields(fields))
     }
 }

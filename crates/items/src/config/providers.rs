@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
-use super::load::Written;
-use super::node::{Content, Node};
-use super::section::Misfit;
+use super::load::ParsedFile;
+use super::node::{Node, NodeContent};
+use super::section::InvalidCombination;
 use super::shape::{Check, Key, Shape};
 use crate::error::Flaw;
 use crate::library::Layer;
@@ -108,8 +108,8 @@ impl Provider {
     }
 
     /// Checks what a shape can't.
-    pub(super) fn check(&self) -> Result<(), Misfit> {
-        let wrong = |key: &str, why: String| Misfit::at(format!("providers.{}{key}", self.id), why);
+    pub(super) fn check(&self) -> Result<(), InvalidCombination> {
+        let wrong = |key: &str, why: String| InvalidCombination::at(format!("providers.{}{key}", self.id), why);
         let plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
         if !self.id.bytes().all(plain) {
             return Err(wrong("", "its id must consist of lower-case letters, digits, `_` and `-`".to_owned()));
@@ -134,7 +134,7 @@ impl Provider {
 const CREDENTIALS: [&str; 4] = ["api_key_command", "api_key_file", "api_key_env", "base_url_env"];
 
 /// What a project's files say about providers that they may not say.
-pub(super) fn check_project(stack: &[Written]) -> Vec<ConfigError> {
+pub(super) fn check_project(stack: &[ParsedFile]) -> Vec<ConfigError> {
     let lower = |name: &'static str| {
         let roots = stack.iter().filter(|written| written.layer != Layer::Project);
         roots.filter_map(move |written| written.root.field(name)).flat_map(items)
@@ -168,7 +168,7 @@ fn denied(node: &Node, id: &str, why: String) -> ConfigError {
 
 fn items(node: &Node) -> &[Node] {
     match &node.content {
-        Content::List(items) => items,
+        NodeContent::List(items) => items,
         _ => &[],
     }
 }

@@ -5,7 +5,7 @@ use selvedge_model::scope::{Scope, Scopes};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::section::Misfit;
+use super::section::InvalidCombination;
 use super::shape::{Key, Shape};
 
 const DECLARED: &[Key] = &[
@@ -32,11 +32,13 @@ struct Declared {
 }
 
 /// The declared scopes, and the built-in ones.
-pub(super) fn read(mut value: Value) -> Result<Scopes, Misfit> {
-    let declared: Vec<Declared> = serde_json::from_value(value["declared"].take()).map_err(Misfit::of)?;
+pub(super) fn read(mut value: Value) -> Result<Scopes, InvalidCombination> {
+    let declared: Vec<Declared> = serde_json::from_value(value["declared"].take()).map_err(InvalidCombination::of)?;
     let mut scopes = Scopes::builtin();
     for Declared { id, path, scope } in declared {
-        scopes.declare(path, scope).map_err(|error| Misfit::at(format!("declared.{id}"), error.to_string()))?;
+        scopes
+            .declare(path, scope)
+            .map_err(|error| InvalidCombination::at(format!("declared.{id}"), error.to_string()))?;
     }
     Ok(scopes)
 }

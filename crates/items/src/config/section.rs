@@ -2,7 +2,8 @@
 
 use super::shape::Key;
 use super::{
-    approvals, coordination, errors, limits, models, redaction, run, scopes, state_keys, state_persistence, stops,
+    approvals, coordination, embeddings, errors, limits, models, redaction, run, scopes, state_keys, state_persistence,
+    stops,
 };
 
 use crate::error::Flaw;
@@ -24,12 +25,12 @@ pub(super) struct Section {
 
 /// A combination of values that is invalid; the key is relative to the section.
 #[derive(Debug)]
-pub(super) struct Misfit {
+pub(super) struct InvalidCombination {
     pub(super) key: Option<String>,
     pub(super) why: String,
 }
 
-impl Misfit {
+impl InvalidCombination {
     pub(super) fn at(key: impl Into<String>, why: impl Into<String>) -> Self {
         Self { key: Some(key.into()), why: why.into() }
     }
@@ -92,6 +93,13 @@ pub(super) const SECTIONS: &[Section] = &[
         models::KEYS,
         built_in!("models"),
         "The hosts of models, the known models, their prices and context windows.",
+    ),
+    agent(
+        "embeddings",
+        "agent/embeddings.yaml",
+        embeddings::KEYS,
+        built_in!("embeddings"),
+        "Vectors of messages and results, for searches by meaning.",
     ),
     agent(
         "redaction",

@@ -7,7 +7,7 @@ use selvedge_model::money::Money;
 use selvedge_model::shell;
 use serde_json::Value;
 
-use super::node::{Content, Node};
+use super::node::{Node, NodeContent};
 use crate::error::Flaw;
 use crate::nearest::{advice, nearest};
 
@@ -144,22 +144,22 @@ impl Shape {
     /// Checks a value; adds everything that is wrong with it to `wrong`.
     pub(super) fn check(&self, path: &str, node: &Node, wrong: &mut Vec<(u64, Flaw)>) {
         match (self, &node.content) {
-            (Self::Optional(_), Content::Scalar(Value::Null)) => {}
+            (Self::Optional(_), NodeContent::Scalar(Value::Null)) => {}
             (Self::Optional(shape), _) => shape.check(path, node, wrong),
-            (Self::Fields(_), Content::Fields(fields)) => check_fields(path, self, fields, wrong),
-            (Self::Map(shape), Content::Fields(fields)) => {
+            (Self::Fields(_), NodeContent::Fields(fields)) => check_fields(path, self, fields, wrong),
+            (Self::Map(shape), NodeContent::Fields(fields)) => {
                 for (name, field) in fields {
                     shape.check(&format!("{path}.{name}"), field, wrong);
                 }
             }
-            (Self::Free, Content::Fields(_)) => {}
-            (Self::List(shape), Content::List(items)) => {
+            (Self::Free, NodeContent::Fields(_)) => {}
+            (Self::List(shape), NodeContent::List(items)) => {
                 for (index, item) in items.iter().enumerate() {
                     shape.check(&format!("{path}.{index}"), item, wrong);
                 }
             }
-            (Self::Entries(_), Content::List(items)) => check_entries(path, self, items, wrong),
-            (_, Content::Scalar(value)) => {
+            (Self::Entries(_), NodeContent::List(items)) => check_entries(path, self, items, wrong),
+            (_, NodeContent::Scalar(value)) => {
                 if let Err(why) = self.check_scalar(value) {
                     let text = if self.fits_unquoted(value) { "the text " } else { "" };
                     let flaw = Flaw::new(format!("`{path}` can't be {text}{}: {why}", shown(value)));
@@ -259,7 +259,7 @@ fn check_fields(path: &str, shape: &Shape, fields: &[(String, Node)], wrong: &mu
 fn check_entries(path: &str, shape: &Shape, items: &[Node], wrong: &mut Vec<(u64, Flaw)>) {
     let mut seen: Vec<&str> = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        let Content::Fields(fields) = &item.content else {
+        let NodeContent::Fields(fields) = &item.content else {
             wrong.push((item.at.line, Flaw::new(format!("`{path}.{index}` is not an entry")).hint("write `- id: …`")));
             continue;
         };

@@ -11,7 +11,7 @@ use super::{Context, Directive};
 use crate::capability::{Acknowledgement, Capabilities, Capability, Permissions};
 use crate::condition::{Comparison, Condition};
 use crate::error::Flaw;
-use crate::hook::{self, Action, Hook, Position};
+use crate::hook::{self, Hook, Position, WrittenAction};
 use crate::input;
 use crate::nearest::nearest;
 
@@ -237,10 +237,11 @@ fn hook(element: Element<'_, '_>) -> Result<Hook, Flaw> {
     if element.name() != "hook" {
         return Err(element.unknown(&["hook"]));
     }
-    element.only(&["id", "event", "position", "wrap"])?;
+    element.only(&["id", "event", "position", "wrap", "layer", "required", "timeout_seconds"])?;
     let mut conditions = Vec::new();
+    let timeout = element.attribute("timeout_seconds").map(str::parse).transpose();
     let mut fields = hook::Fields {
-        id: element.required("id")?.to_owned(),
+        id: Some(element.required("id")?.to_owned()),
         event: element.required("event")?.to_owned(),
         condition: Condition::Always,
         action: None,
@@ -251,6 +252,11 @@ fn hook(element: Element<'_, '_>) -> Result<Hook, Flaw> {
             Some(_) => return Err(element.flaw("`position` must be `before` or `after`")),
         },
         wrap: element.truth("wrap", true)?,
+        directive: None,
+        inputs: Map::new(),
+        layer: element.attribute("layer").map(str::to_owned),
+        required: element.truth("required", false)?,
+        timeout_seconds: timeout.map_err(|_| element.flaw("`timeout_seconds` must be a whole number"))?,
         description: String::new(),
     };
     for one in element.children()? {
@@ -291,7 +297,7 @@ fn value(op: &str, text: &str) -> Value {
     }
 }
 
-fn action(element: Element<'_, '_>) -> Result<Action, Flaw> {
+fn action(element: Element<'_, '_>) -> Result<WrittenAction, Flaw> {
     element.only(&["primary", "item_type", "item_id", "set_extends"])?;
     let text = |name| element.attribute(name).map(str::to_owned);
     let mut params = Map::new();
@@ -302,11 +308,11 @@ fn action(element: Element<'_, '_>) -> Result<Action, Flaw> {
         param.only(&["name"])?;
         params.insert(param.required("name")?.to_owned(), Value::String(param.text()?));
     }
-    Ok(Action {
+    Ok(WrittenAction {
         primary: text("primary"),
         item_type: text("item_type"),
         item_id: text("item_id"),
         params,
-        set_extends: text("set_extends"),
+        set_extends: text("set_extends").map(Value::String),
     })
 }

@@ -13,7 +13,7 @@ const EXPRESSION_BYTES_MAX: usize = 512;
 
 /// What is inserted if there is no value.
 #[derive(Debug)]
-pub(super) enum Otherwise<'a> {
+pub(super) enum Fallback<'a> {
     Fail,
     Nothing,
     Text(&'a str),
@@ -21,8 +21,8 @@ pub(super) enum Otherwise<'a> {
 
 #[derive(Debug)]
 pub(super) enum Form<'a> {
-    Input { name: &'a str, otherwise: Otherwise<'a> },
-    Environment { name: &'a str, otherwise: Otherwise<'a> },
+    Input { name: &'a str, otherwise: Fallback<'a> },
+    Environment { name: &'a str, otherwise: Fallback<'a> },
     Paths(Vec<Vec<&'a str>>),
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Expression<'a> {
     pub(super) at: usize,
 }
 
-pub(super) enum Found<'a> {
+pub(super) enum LocatedExpression<'a> {
     Value(Cow<'a, Value>),
     Nothing,
     Unknown,
@@ -45,7 +45,7 @@ impl Expression<'_> {
         &self,
         scope: &Scope<'s>,
         line: impl Fn() -> usize,
-    ) -> Result<Found<'s>, InterpolationError> {
+    ) -> Result<LocatedExpression<'s>, InterpolationError> {
         let (found, otherwise) = match &self.kind {
             Form::Paths(paths) => return Ok(first_of(paths, scope.values)),
             Form::Input { name, otherwise } => {
@@ -61,26 +61,28 @@ impl Expression<'_> {
             }
         };
         match (found, otherwise, &self.kind) {
-            (Some(found), ..) => Ok(Found::Value(found)),
-            (None, Otherwise::Text(text), _) => Ok(Found::Value(Cow::Owned(Value::String((*text).to_owned())))),
-            (None, Otherwise::Nothing, _) => Ok(Found::Nothing),
-            (None, Otherwise::Fail, Form::Environment { name, .. }) => {
+            (Some(found), ..) => Ok(LocatedExpression::Value(found)),
+            (None, Fallback::Text(text), _) => {
+                Ok(LocatedExpression::Value(Cow::Owned(Value::String((*text).to_owned()))))
+            }
+            (None, Fallback::Nothing, _) => Ok(LocatedExpression::Nothing),
+            (None, Fallback::Fail, Form::Environment { name, .. }) => {
                 Err(InterpolationError::NoVariable { name: (*name).to_owned(), line: line() })
             }
-            (None, Otherwise::Fail, Form::Input { name, .. }) => {
+            (None, Fallback::Fail, Form::Input { name, .. }) => {
                 Err(InterpolationError::NoInput { name: (*name).to_owned(), line: line() })
             }
-            (None, Otherwise::Fail, Form::Paths(_)) => Ok(Found::Nothing),
+            (None, Fallback::Fail, Form::Paths(_)) => Ok(LocatedExpression::Nothing),
         }
     }
 }
 
-fn first_of<'s>(paths: &[Vec<&str>], values: &'s Value) -> Found<'s> {
+fn first_of<'s>(paths: &[Vec<&str>], values: &'s Value) -> LocatedExpression<'s> {
     if paths.iter().all(|path| values.get(path[0]).is_none()) {
-        return Found::Unknown;
+        return LocatedExpression::Unknown;
     }
     let found = paths.iter().find_map(|path| look_up(values, path).filter(|value| !value.is_null()));
-    found.map_or(Found::Nothing, |value| Found::Value(Cow::Borrowed(value)))
+    found.map_or(LocatedExpression::Nothing, |value| LocatedExpression::Value(Cow::Borrowed(value)))
 }
 
 pub(super) enum Piece<'a> {
@@ -160,14 +162,14 @@ fn expression_at(text: &str, at: usize) -> Option<Expression<'_>> {
     Some(Expression { kind, source, at })
 }
 
-fn named(inside: &str) -> Option<(&str, Otherwise<'_>)> {
+fn named(inside: &str) -> Option<(&str, Fallback<'_>)> {
     let end = inside.find(['?', ':', '|']).unwrap_or(inside.len());
     let (name, rest) = inside.split_at(end);
     let otherwise = match rest {
-        "" => Otherwise::Fail,
-        "?" => Otherwise::Nothing,
+        "" => Fallback::Fail,
+        "?" => Fallback::Nothing,
         _ if rest.starts_with('?') => return None,
-        rest => Otherwise::Text(&rest[1..]),
+        rest => Fallback::Text(&rest[1..]),
     };
     is_name(name).then_some((name, otherwise))
 }

@@ -1,7 +1,7 @@
 //! Capabilities, and what a child may inherit.
 
 use proptest::prelude::*;
-use selvedge_items::capability::Acknowledgement;
+use selvedge_items::capability::{Acknowledgement, short};
 use selvedge_items::{Capabilities, Capability};
 use selvedge_model::tool::Risk;
 
@@ -133,5 +133,19 @@ proptest! {
     fn a_token_survives_a_round_trip(text in token()) {
         let token = one(&text);
         prop_assert_eq!(one(&token.to_string()), token);
+    }
+}
+
+#[test]
+fn the_short_form_of_a_token_is_parsed_as_the_same_token() {
+    for (long, expected) in [
+        ("selvedge.execute.tool.file.read", "tool.file.read"),
+        ("selvedge.execute.tool.*", "tool.*"),
+        ("selvedge.execute.toolbox.*", "selvedge.execute.toolbox.*"),
+        ("selvedge.fetch.tool.file.read", "selvedge.fetch.tool.file.read"),
+        ("selvedge.*", "selvedge.*"),
+    ] {
+        assert_eq!(short(long), expected);
+        assert_eq!(short(long).parse::<Capability>().unwrap(), long.parse::<Capability>().unwrap());
     }
 }

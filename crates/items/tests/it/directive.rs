@@ -243,9 +243,7 @@ fn errors_have_a_line_a_reason_and_a_hint() {
             "a `*` must be a whole segment",
         ),
         (
-            xml(
-                "<metadata><hooks><hook id=\"a\" event=\"thread_start\"><action set_extends=\"x\"/></hook></hooks></metadata>",
-            ),
+            xml("<metadata><hooks><hook id=\"a\" event=\"thread_start\"><action/></hook></hooks></metadata>"),
             "did you mean `thread_started`?",
         ),
         (xml("<inputs><input type=\"string\"/></inputs>"), "`<input>` has no `name`"),
@@ -266,11 +264,24 @@ fn errors_have_a_line_a_reason_and_a_hint() {
         (yaml("model: {provider: x}"), "a model needs an `id` or a `tier`"),
         (yaml("permissions: [files.*]"), "`files.*` is not a capability: it must begin with"),
         (yaml("extends: ../up"), "`../up` is not a valid directive id"),
-        (yaml("hooks: [{id: a, event: limit, action: {primary: execute}}]"), "an action of `a` needs either"),
+        (yaml("hooks: [{id: a, event: limit, action: {primary: execute}}]"), "an action of `a` needs `primary`"),
         (
-            yaml("hooks: [{id: a, event: limit, condition: {path: a, op: equals}, action: {set_extends: x}}]"),
+            yaml(
+                "hooks: [{id: a, event: limit, condition: {path: a, op: equals}, action: {primary: execute, item_type: tool, item_id: x}}]",
+            ),
             "`equals` is not an operator",
         ),
+        (yaml("hooks: [{id: a, event: resolve_extends, directive: x}]"), "`resolve_extends` is not supported"),
+        (
+            yaml("hooks: [{id: a, event: limit, action: {set_extends: x}}]"),
+            "`set_extends` of `a` is not supported: name the parent with `extends`",
+        ),
+        (
+            yaml("hooks: [{id: a, event: limit, action: {primary: sign, item_type: tool, item_id: x}}]"),
+            "`sign` can't be done with a tool",
+        ),
+        (yaml("hooks: [{id: a, event: limit, layer: user, directive: x}]"), "only `observer` can be set"),
+        (yaml("hooks: [{event: limit, inputs: {a: 1}}]"), "need a `directive`"),
         ("---\ndescription: x\n---\n".to_owned(), "`name` is missing"),
         (format!("<!-- rye:signed:x -->\n{}", yaml("limit: {}")), "line 4, column 1: `limit` is not a known key"),
         (format!("<!-- rye:signed:x -->\n{}", xml("<metdata/>")), "line 6, column 1: `<metdata>` is unknown here"),
@@ -283,7 +294,7 @@ fn errors_have_a_line_a_reason_and_a_hint() {
 #[test]
 fn a_directive_inherits_what_it_does_not_set_from_the_nearest_ancestor() {
     let root = Directive::parse(
-        "---\nname: root\nmodel: big\nlimits: {turns: 9, tokens: 100}\npermissions: ['*']\ninputs: [{name: a}, {name: b}]\ncontext: {system: [x, y]}\nhooks: [{id: h, event: limit, action: {set_extends: q}}]\n---\nRoot body.\n",
+        "---\nname: root\nmodel: big\nlimits: {turns: 9, tokens: 100}\npermissions: ['*']\ninputs: [{name: a}, {name: b}]\ncontext: {system: [x, y]}\nhooks: [{id: h, event: limit, action: {primary: execute, item_type: tool, item_id: q}}]\n---\nRoot body.\n",
     )
     .unwrap();
     let middle =
@@ -326,9 +337,9 @@ fn a_body_keeps_its_own_blocks_and_line_endings() {
 #[test]
 fn undeclared_inputs_cause_a_warning() {
     let doubtful = "---\nname: a\ninputs: [{name: city}]\n---\n{input:town} ${inputs.land} {input:city}\n";
-    let doubts = Directive::parse(doubtful).unwrap().doubts();
-    assert_eq!(doubts.len(), 2, "{doubts:?}");
-    assert!(Directive::parse(XML).unwrap().doubts().is_empty());
+    let warnings = Directive::parse(doubtful).unwrap().warnings();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(Directive::parse(XML).unwrap().warnings().is_empty());
 }
 
 #[test]

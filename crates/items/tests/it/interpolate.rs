@@ -113,7 +113,7 @@ fn environment_variables_must_be_named_and_allowed() {
     assert_eq!(rendered("{env:OTHER}").unwrap(), "${inputs.k}", "inserted text is not expanded");
     assert_eq!(rendered("{env:SECRET}").unwrap_err().code(), "interpolation_not_allowed");
     assert_eq!(rendered("{env:SECRET:x}").unwrap_err().code(), "interpolation_not_allowed");
-    assert_eq!(rendered("{env:GONE}").unwrap_err().code(), "interpolation_no_variable");
+    assert_eq!(rendered("{env:GONE}").unwrap_err().code(), "interpolation_variable_missing");
     for sneaky in ["${env.SECRET}", "${SECRET}", "${environment.SECRET || SECRET}", "{input:SECRET?}"] {
         assert!(!rendered(sneaky).unwrap().contains("canary"), "{sneaky}");
     }

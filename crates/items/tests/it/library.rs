@@ -49,7 +49,8 @@ fn the_project_comes_before_the_user_and_both_before_what_is_built_in() {
     let error = library.directive(&id("selvedge/agent/continuation")).unwrap_err();
     assert_eq!(error.code(), "item_invalid", "a broken item of the project is not replaced by another: {error}");
     let listed = library.list(Kind::Directive).unwrap();
-    let layers: Vec<_> = listed.iter().map(|entry| (entry.layer, entry.hidden)).collect();
+    let named = listed.iter().filter(|entry| entry.id.ends_with("/continuation"));
+    let layers: Vec<_> = named.map(|entry| (entry.layer, entry.hidden)).collect();
     assert_eq!(layers, [(Layer::Project, false), (Layer::User, true), (Layer::BuiltIn, true)]);
 }
 
@@ -71,10 +72,10 @@ fn the_continuation_directive_accepts_the_documented_inputs() {
     let inputs = input::bind(&directive.inputs, given.as_object().unwrap().clone()).unwrap();
     let values = json!({ "inputs": inputs });
     let text = render(&directive.body, &Scope { values: &values, environment: Environment::default() }).unwrap().text;
-    for part in ["`reports/weekly`", "`t-1`", "Go on from where", "Body with {input:x}."] {
+    for part in ["`reports/weekly`", "`t-1`", "Continue from where", "Body with {input:x}."] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(directive.doubts().is_empty());
+    assert!(directive.warnings().is_empty());
 }
 
 #[test]
@@ -162,6 +163,7 @@ fn links_are_refused_everywhere() {
         ("real", true),
         ("secret", false),
         ("selvedge/agent/continuation", true),
+        ("selvedge/agent/threads/thread_summary", true),
     ];
     assert_eq!(ids, expected, "links are listed");
     assert!(listed[1].readable().unwrap_err().to_string().contains("directives/folder` is not read: it is a link"));
@@ -216,6 +218,7 @@ fn agents_and_tools_are_found_in_their_own_folders() {
 #[test]
 fn a_library_without_folders_has_the_built_in_items() {
     let library = Library { project: None, user: None, trust: Trust::of(&[]), policy: Policy::RequireTrusted };
-    assert_eq!(library.list(Kind::Directive).unwrap().len(), 1);
+    assert_eq!(library.list(Kind::Directive).unwrap().len(), 2);
     assert!(library.directive(&id("selvedge/agent/continuation")).is_ok());
+    assert!(library.directive(&id("rye/agent/threads/thread_summary")).is_ok());
 }

@@ -8,8 +8,8 @@ use selvedge_items::{ItemError, Layer, Library, Policy, Verdict};
 use selvedge_log::document::{Comment, DocumentKind, sign_text};
 use selvedge_log::keys::PublicKey;
 use selvedge_log::{Signer, Trust};
+use selvedge_model::clock_and_ids::Ids;
 use selvedge_model::error::Classify;
-use selvedge_model::outside::Ids;
 use selvedge_model::{DirectiveId, Timestamp};
 
 struct Fill(u8);

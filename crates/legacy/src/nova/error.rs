@@ -102,7 +102,7 @@ impl Classify for NovaError {
                 io::ErrorKind::PermissionDenied => "permission_denied",
                 _ => "io",
             },
-            Self::NotNova { .. } => "import_no_nova",
+            Self::NotNova { .. } => "import_not_nova",
             Self::Diverged { .. } => "import_diverged",
             Self::Taken { .. } => "import_id_taken",
             Self::Changed { .. } => "import_changed",

@@ -142,7 +142,9 @@ impl Writer<'_> {
             self.event(&event);
             self.written.imported += 1;
         }
-        ours.into_iter().for_each(|line| self.line(line));
+        for line in ours {
+            self.line(line);
+        }
     }
 
     fn line(&mut self, line: &Line) {

@@ -177,7 +177,9 @@ impl<'a> Import<'a> {
     fn create(&mut self) -> Result<(), NovaError> {
         let manifest = self.survey.manifest.clone();
         let manifest = manifest.as_ref();
-        manifest.into_iter().for_each(|manifest| self.record.set_manifest(manifest));
+        if let Some(manifest) = manifest {
+            self.record.set_manifest(manifest);
+        }
         let Some(agent) = agent_id(manifest) else { return Err(Error::BadBirth.into()) };
         let thread = NewThread {
             title: manifest.and_then(Manifest::title).map(str::to_owned),

@@ -10,7 +10,7 @@ const REMARKS: usize = 10;
 
 /// What was found.
 ///
-/// Every line is one of six: `lines = blank + clean + repaired_glued + repaired_nul + repaired_value + lost`. Skipped content is counted
+/// Every line is one of six: `lines = blank + clean + repaired_joined + repaired_nul + repaired_value + lost`. Skipped content is counted
 /// by the piece, and one line may have several: a torn beginning, a run of zeros, something unreadable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
@@ -21,7 +21,7 @@ pub struct Counts {
     /// Lines that were one complete object and nothing else.
     pub clean: u64,
     /// Lines from which complete objects were separated although they had other content too.
-    pub repaired_glued: u64,
+    pub repaired_joined: u64,
     /// Lines of one complete object beside zero bytes.
     pub repaired_nul: u64,
     /// Lines of one complete object in which a value had to be replaced.
@@ -55,10 +55,10 @@ pub struct Counts {
     pub skipped_long: u64,
     /// Objects in which half a surrogate pair became U+FFFD.
     #[serde(default)]
-    pub mended_text: u64,
+    pub replaced_text: u64,
     /// Objects in which a number became the nearest representable one: an integer beyond 64 bits, or too many digits.
     #[serde(default)]
-    pub mended_number: u64,
+    pub replaced_number: u64,
     /// The first repairs and skipped pieces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<Remark>,
@@ -78,7 +78,7 @@ pub struct Remark {
 #[serde(rename_all = "snake_case")]
 pub enum RemarkKind {
     /// Several objects on one line, separated.
-    Glued,
+    Joined,
     /// An object that begins and never ends.
     Torn,
     /// Zero bytes.
@@ -101,7 +101,7 @@ impl Counts {
 
     /// The number of repaired lines.
     pub fn repaired(&self) -> u64 {
-        self.repaired_glued + self.repaired_nul + self.repaired_value
+        self.repaired_joined + self.repaired_nul + self.repaired_value
     }
 
     pub(super) fn replaced(&mut self, line: u64, replaced: Replacements) {
@@ -123,13 +123,13 @@ impl Counts {
 
     pub(super) fn remark(&mut self, line: u64, what: RemarkKind) {
         match what {
-            RemarkKind::Glued => self.repaired_glued += 1,
+            RemarkKind::Joined => self.repaired_joined += 1,
             RemarkKind::Torn => self.skipped_torn += 1,
             RemarkKind::Nul => self.skipped_nul += 1,
             RemarkKind::Invalid => self.skipped_invalid += 1,
             RemarkKind::Long => self.skipped_long += 1,
-            RemarkKind::Surrogate => self.mended_text += 1,
-            RemarkKind::Number => self.mended_number += 1,
+            RemarkKind::Surrogate => self.replaced_text += 1,
+            RemarkKind::Number => self.replaced_number += 1,
         }
         let remark = Remark { line, what };
         if self.remarks.len() < REMARKS && !self.remarks.contains(&remark) {

@@ -262,7 +262,7 @@ impl<R: BufRead> Reader<R> {
             1 if total == 1 && replaced => self.counts.repaired_value += 1,
             1 if total == 1 => self.counts.clean += 1,
             1 if total == nul + 1 => self.counts.repaired_nul += 1,
-            _ => self.counts.remark(number, RemarkKind::Glued),
+            _ => self.counts.remark(number, RemarkKind::Joined),
         }
     }
 }

@@ -48,7 +48,7 @@ fn check_sums(bytes: &[u8], reader: &Reader<impl BufRead>, yielded: u64) {
     assert!(counts.parsed + counts.manifests >= counts.clean + counts.repaired());
     assert!(counts.skipped() >= counts.lost);
     assert_eq!((counts.skipped() + counts.repaired() == 0), counts.remarks.is_empty());
-    assert!(counts.repaired_value <= counts.mended_text + counts.mended_number);
+    assert!(counts.repaired_value <= counts.replaced_text + counts.replaced_number);
     let head = usize::try_from(reader.head_bytes()).unwrap();
     assert_eq!(reader.head_bytes() + reader.events_bytes(), bytes.len() as u64);
     assert_eq!(reader.head_hash(), sha256(&bytes[..head]));
@@ -113,13 +113,13 @@ fn a_last_line_that_lacks_only_its_end_is_read() {
 #[test]
 fn an_event_appended_to_a_torn_line_is_separated() {
     let expected = Counts { lines: 4, clean: 3, manifests: 1, parsed: 3, messages: 2, legacy: 1, ..Counts::default() };
-    let places = remarks(&[(3, RemarkKind::Torn), (3, RemarkKind::Glued)]);
-    check("glued_torn", Counts { repaired_glued: 1, skipped_torn: 1, remarks: places, ..expected });
+    let places = remarks(&[(3, RemarkKind::Torn), (3, RemarkKind::Joined)]);
+    check("glued_torn", Counts { repaired_joined: 1, skipped_torn: 1, remarks: places, ..expected });
 }
 
 #[test]
 fn complete_events_on_one_line_are_separated_in_order() {
-    let expected = Counts { lines: 3, clean: 2, repaired_glued: 1, manifests: 1, parsed: 4, ..Counts::default() };
+    let expected = Counts { lines: 3, clean: 2, repaired_joined: 1, manifests: 1, parsed: 4, ..Counts::default() };
     let found = check("glued_whole", Counts { messages: 2, assistant_texts: 1, results: 1, ..expected });
     assert_eq!(found[2].text(), Some("Before the buds open."));
     let mut reader = Reader::new(fixture("glued_whole").leak() as &[u8]).unwrap();
@@ -136,7 +136,7 @@ fn an_event_that_may_belong_to_a_torn_one_is_not_taken() {
 #[test]
 fn an_event_on_the_line_of_the_manifest_is_separated() {
     let expected = Counts { lines: 2, clean: 1, manifests: 1, parsed: 2, messages: 2, ..Counts::default() };
-    check("glued_manifest", Counts { repaired_glued: 1, ..expected });
+    check("glued_manifest", Counts { repaired_joined: 1, ..expected });
     let bytes = fixture("glued_manifest");
     let mut reader = Reader::new(bytes.as_slice()).unwrap();
     assert_eq!((reader.start().line, reader.start().part), (1, 2));
@@ -149,14 +149,14 @@ fn an_event_on_the_line_of_the_manifest_is_separated() {
 
 #[test]
 fn zeros_are_skipped_and_what_is_beside_them_is_read() {
-    let expected = Counts { lines: 6, clean: 2, repaired_nul: 1, repaired_glued: 1, lost: 2, ..Counts::default() };
+    let expected = Counts { lines: 6, clean: 2, repaired_nul: 1, repaired_joined: 1, lost: 2, ..Counts::default() };
     let expected = Counts { manifests: 1, parsed: 3, messages: 2, legacy: 1, ..expected };
     let places = [
         (3, RemarkKind::Nul),
         (4, RemarkKind::Nul),
         (5, RemarkKind::Torn),
         (5, RemarkKind::Nul),
-        (5, RemarkKind::Glued),
+        (5, RemarkKind::Joined),
         (6, RemarkKind::Nul),
     ];
     check("nul", Counts { skipped_nul: 4, skipped_torn: 1, remarks: remarks(&places), ..expected });
@@ -177,15 +177,15 @@ fn invalid_utf8_is_skipped() {
 /// A message that ended in half an emoji was lost, and an integer beyond 64 bits was rounded and counted as clean.
 #[test]
 fn values_without_an_exact_representation_are_replaced_and_reported() {
-    let expected = Counts { lines: 5, clean: 1, repaired_value: 3, repaired_glued: 1, ..Counts::default() };
+    let expected = Counts { lines: 5, clean: 1, repaired_value: 3, repaired_joined: 1, ..Counts::default() };
     let expected = Counts { manifests: 1, parsed: 5, messages: 2, results: 2, tool_uses: 1, ..expected };
-    let expected = Counts { mended_text: 2, mended_number: 2, ..expected };
+    let expected = Counts { replaced_text: 2, replaced_number: 2, ..expected };
     let places = [
         (1, RemarkKind::Surrogate),
         (2, RemarkKind::Surrogate),
         (4, RemarkKind::Number),
         (5, RemarkKind::Number),
-        (5, RemarkKind::Glued),
+        (5, RemarkKind::Joined),
     ];
     let found = check("odd_values", Counts { remarks: remarks(&places), ..expected });
     assert_eq!(found[0].text(), Some("cut in the middle: \u{fffd}"));

@@ -16,10 +16,10 @@
 
 use std::path::Path;
 
-use selvedge_model::outside::Ids;
+use selvedge_model::clock_and_ids::Ids;
 use selvedge_model::time::Timestamp;
 
-use super::{Folders, KeyChain, KeyChainError, MAX_FILE_BYTES, NEXT, Statement, Step, name_of};
+use super::{Folders, KeyChain, KeyChainError, MAX_FILE_BYTES, NEXT, Rotation, Statement, name_of};
 use crate::keys::folder::replacing;
 use crate::keys::secure_folder::{ANY_OTHER, Folder, FolderError, OTHER_WRITE, Problem};
 use crate::keys::{Fingerprint, KeyError, KeyFolder, Signer};
@@ -174,7 +174,7 @@ pub fn retired(folders: &Folders, key: &Fingerprint) -> Result<Option<Signer>, K
 }
 
 /// The step by which the key in place took over.
-fn taken_over(folders: &Folders, next: &Signer) -> Result<Step, KeyChainError> {
+fn taken_over(folders: &Folders, next: &Signer) -> Result<Rotation, KeyChainError> {
     let chain = KeyChain::load(&folders.chain(), &Trust::load(&folders.trusted())?)?;
     chain.step_to(&next.fingerprint()).cloned().ok_or_else(|| KeyChainError::Refused {
         path: folders.chain().join(name_of(&next.fingerprint())),
@@ -370,7 +370,7 @@ mod tests {
         let retired = home.folders.retired().join(format!("{first}.pem"));
         fs::write(&retired, "gone").unwrap();
         let error = rotate(&home.folders, &home.ids, at()).unwrap_err();
-        assert!(error.code() == "key_chain_refused" && error.to_string().contains("named after"), "{error}");
+        assert!(error.code() == "key_rotation_invalid" && error.to_string().contains("named after"), "{error}");
         assert_eq!(home.current().fingerprint(), first);
         fs::remove_file(&retired).unwrap();
         assert_eq!(home.rotate().from, first);
@@ -380,7 +380,7 @@ mod tests {
     fn a_rotation_needs_a_key() {
         let home = Home::new();
         fs::remove_file(home.folders.signing().join("private_key.pem")).unwrap();
-        assert_eq!(rotate(&home.folders, &home.ids, at()).unwrap_err().code(), "key_lost");
+        assert_eq!(rotate(&home.folders, &home.ids, at()).unwrap_err().code(), "private_key_missing");
         assert!(!home.folders.chain().exists() && !home.folders.next().exists());
     }
 

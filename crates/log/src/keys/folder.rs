@@ -9,8 +9,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use selvedge_model::clock_and_ids::Ids;
 use selvedge_model::error::{Classify, Kind};
-use selvedge_model::outside::Ids;
 
 use super::secure_folder::{ANY_OTHER, Folder, FolderError, OTHER_WRITE, Problem};
 use super::{Fingerprint, PublicKey, Signer};
@@ -84,8 +84,8 @@ impl Classify for KeyError {
 
     fn code(&self) -> &'static str {
         match self {
-            Self::Absent { .. } => "key_absent",
-            Self::Lost { .. } => "key_lost",
+            Self::Absent { .. } => "signing_key_missing",
+            Self::Lost { .. } => "private_key_missing",
             Self::Exists { .. } => "key_exists",
             Self::Unsafe { .. } => "key_unsafe",
             Self::Damaged { .. } => "key_damaged",
@@ -286,7 +286,7 @@ mod tests {
     fn an_absent_key_has_a_hint() {
         let root = tempfile::tempdir().unwrap();
         let error = KeyFolder::load(&root.path().join("none")).unwrap_err();
-        assert_eq!(error.code(), "key_absent");
+        assert_eq!(error.code(), "signing_key_missing");
         assert!(error.hint().unwrap().contains("SELVEDGE_HOME"), "the key may be elsewhere");
     }
 
@@ -296,7 +296,7 @@ mod tests {
         let public = KeyFolder::public(&path).unwrap();
         fs::remove_file(path.join(PRIVATE)).unwrap();
         let error = KeyFolder::load(&path).unwrap_err();
-        assert_eq!((error.code(), error.kind()), ("key_lost", Kind::Absent));
+        assert_eq!((error.code(), error.kind()), ("private_key_missing", Kind::Absent));
         assert!(error.to_string().contains(&public.fingerprint().short()), "{error}");
         let hint = error.hint().unwrap();
         for word in ["readable and verifiable", "nothing can be added", "from a copy", "selvedge init"] {

@@ -3,7 +3,7 @@
 //! Everything else in a payload is covered by the signature and not interpreted. A line whose payload this program does not understand,
 //! because a newer version wrote it, is as signed as any other: it can be verified, but not folded.
 
-use selvedge_model::event::Place;
+use selvedge_model::event::LineOrder;
 use selvedge_model::{Digest, Event, LogId, ThreadId};
 use serde_json::{Map, Value};
 
@@ -17,7 +17,7 @@ pub(super) const NUMBER_MAX: u64 = crate::writer::VERSION_MAX;
 pub(super) struct LineFacts {
     pub(super) seq: u64,
     pub(super) thread_id: ThreadId,
-    pub(super) place: Place,
+    pub(super) place: LineOrder,
     pub(super) kind: Kind,
 }
 

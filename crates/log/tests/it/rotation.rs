@@ -4,8 +4,8 @@ use selvedge_log::scan::{Flaw, Scanner, Signatures, examine};
 use selvedge_log::trust::Trust;
 use selvedge_log::writer::{self, Addition};
 use selvedge_log::{Signer, Tail};
+use selvedge_model::clock_and_ids::Ids;
 use selvedge_model::event::{KeyRotated, NewThread};
-use selvedge_model::outside::Ids;
 use selvedge_model::{AgentId, Changeset, Event, LogId, Reason, Status, ThreadId, Timestamp};
 
 struct Fill(u8);

@@ -128,15 +128,15 @@ impl Classify for PostingError {
     fn code(&self) -> &'static str {
         match self {
             Self::Insufficient { .. } => "budget_exceeded",
-            Self::UnknownAccount { .. } => "account_unknown",
+            Self::UnknownAccount { .. } => "account_not_found",
             Self::AccountExists { .. } => "account_exists",
             Self::AccountClosed { .. } => "account_closed",
             Self::OwnChild { .. } => "account_own_child",
             Self::NotClosed { .. } => "account_not_closed",
             Self::NotRaised { .. } => "account_not_raised",
-            Self::NotCorrected { .. } => "not_corrected",
+            Self::NotCorrected { .. } => "correction_refused",
             Self::ReservationExists { .. } => "reservation_exists",
-            Self::UnknownReservation { .. } => "reservation_unknown",
+            Self::UnknownReservation { .. } => "reservation_not_found",
             Self::AlreadyIssued { .. } => "reservation_issued",
             Self::NotIssued { .. } => "reservation_not_issued",
             Self::TooLarge { .. } => "account_too_large",

@@ -16,7 +16,7 @@ use crate::money::Money;
 
 /// One record, and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct LocatedRecord {
     /// The thread whose log contains it.
     pub thread: ThreadId,
     /// Its line number.
@@ -48,7 +48,7 @@ pub struct History {
 
 /// Postings of an account whose records were in a deleted log, as its tombstone lists them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Buried {
+pub struct DeletedPostings {
     /// The account.
     pub account: AccountId,
     /// The first version.
@@ -57,7 +57,7 @@ pub struct Buried {
     pub to: u64,
 }
 
-impl Buried {
+impl DeletedPostings {
     /// The postings of a log, from its records.
     pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Self> {
         let mut versions: BTreeSet<(AccountId, u64)> = BTreeSet::new();
@@ -76,7 +76,7 @@ impl Buried {
 }
 
 /// The first gap among versions `from` to `to` of an account that the buried ones don't cover.
-pub fn unburied(account: &AccountId, from: u64, to: u64, buried: &[Buried]) -> Option<(u64, u64)> {
+pub fn unburied(account: &AccountId, from: u64, to: u64, buried: &[DeletedPostings]) -> Option<(u64, u64)> {
     let mut ours: Vec<_> = buried.iter().filter(|one| one.account == *account).collect();
     ours.sort();
     let mut next = from;
@@ -92,7 +92,7 @@ pub fn unburied(account: &AccountId, from: u64, to: u64, buried: &[Buried]) -> O
 
 /// A contradiction or a gap in the records, or a limit that was exceeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum AccountFlaw {
     /// No log contains these versions.
     Missing {
         /// The account.
@@ -148,14 +148,14 @@ pub enum Flaw {
     },
 }
 
-impl Flaw {
+impl AccountFlaw {
     /// Whether records are missing, doubled or wrong. An exceeded limit does not count: the records of it may be right.
     pub fn is_of_the_records(&self) -> bool {
         !matches!(self, Self::Crossed { .. })
     }
 }
 
-impl fmt::Display for Flaw {
+impl fmt::Display for AccountFlaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing { account, from, to } if from == to => {
@@ -192,20 +192,20 @@ pub struct Replayed {
     /// Every account that a record names.
     pub accounts: BTreeMap<AccountId, History>,
     /// Everything that is wrong with them.
-    pub flaws: Vec<Flaw>,
+    pub flaws: Vec<AccountFlaw>,
     /// How many records could not be posted, because they come after a gap or after a record that is wrong.
     pub unposted: u64,
 }
 
 /// Posts records again, given in any order.
-pub fn replay(seen: impl IntoIterator<Item = Seen>) -> Replayed {
+pub fn replay(seen: impl IntoIterator<Item = LocatedRecord>) -> Replayed {
     replay_without(seen, &[])
 }
 
 /// Posts records again, given in any order, where `buried` ones were in deleted logs: their absence is no flaw. An account is not
 /// replayed beyond its first gap, but versions that occur twice are still reported.
-pub fn replay_without(seen: impl IntoIterator<Item = Seen>, buried: &[Buried]) -> Replayed {
-    let mut by_account: BTreeMap<AccountId, BTreeMap<u64, Vec<Seen>>> = BTreeMap::new();
+pub fn replay_without(seen: impl IntoIterator<Item = LocatedRecord>, buried: &[DeletedPostings]) -> Replayed {
+    let mut by_account: BTreeMap<AccountId, BTreeMap<u64, Vec<LocatedRecord>>> = BTreeMap::new();
     for one in seen {
         let versions = by_account.entry(one.record.account.clone()).or_default();
         versions.entry(one.record.account_version).or_default().push(one);
@@ -224,17 +224,17 @@ pub fn replay_without(seen: impl IntoIterator<Item = Seen>, buried: &[Buried]) -
 
 fn replay_account(
     account: &AccountId,
-    versions: BTreeMap<u64, Vec<Seen>>,
-    buried: &[Buried],
-) -> (Option<History>, Vec<Flaw>) {
+    versions: BTreeMap<u64, Vec<LocatedRecord>>,
+    buried: &[DeletedPostings],
+) -> (Option<History>, Vec<AccountFlaw>) {
     let mut history: Option<History> = None;
-    let mut flaws: Vec<Flaw> = Vec::new();
+    let mut flaws: Vec<AccountFlaw> = Vec::new();
     let mut next = 1;
     let mut is_followed = true;
     for (version, mut seen) in versions {
         if version > next {
             let missing = unburied(account, next, version - 1, buried);
-            flaws.extend(missing.map(|(from, to)| Flaw::Missing { account: account.clone(), from, to }));
+            flaws.extend(missing.map(|(from, to)| AccountFlaw::Missing { account: account.clone(), from, to }));
             is_followed = false;
         }
         next = version + 1;
@@ -242,7 +242,7 @@ fn replay_account(
         if let Some(other) = seen.pop() {
             let is_same = (other.event_type, &other.record) == (one.event_type, &one.record);
             let places = vec![(other.thread, other.line), (one.thread.clone(), one.line)];
-            flaws.push(Flaw::Double { account: account.clone(), version, places, is_same });
+            flaws.push(AccountFlaw::Double { account: account.clone(), version, places, is_same });
             is_followed &= is_same;
         }
         if !is_followed {
@@ -255,7 +255,7 @@ fn replay_account(
             }
             Err(why) => {
                 let place = (one.thread, one.line);
-                flaws.push(Flaw::Misfit { account: account.clone(), version, place, why });
+                flaws.push(AccountFlaw::Misfit { account: account.clone(), version, place, why });
                 is_followed = false;
             }
         }
@@ -266,8 +266,8 @@ fn replay_account(
 }
 
 /// The history after one more record, or the reason why the record does not follow.
-fn take(before: Option<&History>, seen: &Seen) -> Result<History, String> {
-    let Seen { event_type, record, .. } = seen;
+fn take(before: Option<&History>, seen: &LocatedRecord) -> Result<History, String> {
+    let LocatedRecord { event_type, record, .. } = seen;
     let posting = Posting::from_record(event_type, record).ok_or("it lacks a field that its type needs")?;
     let held = posting.reservation().and_then(|name| before?.reservations.get(name));
     let posted = post(before.map(|before| &before.account), held, &posting).map_err(|error| error.to_string())?;
@@ -310,10 +310,10 @@ fn difference(due: &Record, found: &Record) -> String {
 }
 
 /// The flaw of an exceeded limit, if this posting is the first that exceeds it.
-fn crossed(after: &History, before: Option<&History>, place: (ThreadId, u64)) -> Option<Flaw> {
+fn crossed(after: &History, before: Option<&History>, place: (ThreadId, u64)) -> Option<AccountFlaw> {
     let is_over = |history: &History| history.ceiling.is_some_and(|ceiling| history.account.used() > ceiling);
     let ceiling = after.ceiling.filter(|_| is_over(after) && !before.is_some_and(is_over))?;
-    Some(Flaw::Crossed {
+    Some(AccountFlaw::Crossed {
         account: after.account.id.clone(),
         version: after.account.version,
         place,
@@ -323,7 +323,7 @@ fn crossed(after: &History, before: Option<&History>, place: (ThreadId, u64)) ->
 }
 
 /// The disagreements between parents and children, as far as the records of both are complete.
-fn unpaired(accounts: &BTreeMap<AccountId, History>) -> Vec<Flaw> {
+fn unpaired(accounts: &BTreeMap<AccountId, History>) -> Vec<AccountFlaw> {
     let mut flaws = Vec::new();
     let parents: BTreeSet<_> = accounts.values().filter_map(|history| history.account.parent.as_ref()).collect();
     for parent in parents {
@@ -345,13 +345,13 @@ fn unpaired(accounts: &BTreeMap<AccountId, History>) -> Vec<Flaw> {
                 "it was charged {} dollars for closed children, which spent {charged}",
                 above.account.settled_children
             );
-            flaws.push(Flaw::Unpaired { parent: parent.clone(), child: None, why });
+            flaws.push(AccountFlaw::Unpaired { parent: parent.clone(), child: None, why });
         }
     }
     flaws
 }
 
-fn pair(above: &History, below: &History) -> Option<Flaw> {
+fn pair(above: &History, below: &History) -> Option<AccountFlaw> {
     let child = &below.account;
     let is_for =
         |held: &&Reservation| held.child.as_ref() == Some(&child.id) && held.state != ReservationState::Unknown;
@@ -368,7 +368,7 @@ fn pair(above: &History, below: &History) -> Option<Flaw> {
         }
         _ => return None,
     };
-    Some(Flaw::Unpaired { parent: above.account.id.clone(), child: Some(child.id.clone()), why })
+    Some(AccountFlaw::Unpaired { parent: above.account.id.clone(), child: Some(child.id.clone()), why })
 }
 
 fn sum(amounts: impl Iterator<Item = Money>) -> Money {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     /// The records of a parent with one child, in the logs of both.
-    fn history() -> Vec<Seen> {
+    fn history() -> Vec<LocatedRecord> {
         let a = AccountId::new("a").unwrap();
         let b = AccountId::new("b").unwrap();
         let reservation = |name: &str| ReservationId::new(name).unwrap();
@@ -432,7 +432,7 @@ mod tests {
             }
             accounts.insert(posted.account.id.clone(), posted.account);
             let thread = ThreadId::new(thread).unwrap();
-            seen.push(Seen { thread, line, event_type: posting.event_type(), record: posted.record });
+            seen.push(LocatedRecord { thread, line, event_type: posting.event_type(), record: posted.record });
         }
         seen
     }
@@ -452,8 +452,8 @@ mod tests {
     #[test]
     fn records_listed_by_a_tombstone_may_be_missing_and_no_others() {
         let seen = history();
-        let buried = Buried::of(seen.iter().filter(|one| one.thread.as_str() == "b").map(|one| &one.record));
-        let of = |account: &str, from, to| Buried { account: AccountId::new(account).unwrap(), from, to };
+        let buried = DeletedPostings::of(seen.iter().filter(|one| one.thread.as_str() == "b").map(|one| &one.record));
+        let of = |account: &str, from, to| DeletedPostings { account: AccountId::new(account).unwrap(), from, to };
         assert_eq!(buried, [of("a", 3, 3), of("b", 2, 5)]);
         let left: Vec<_> = seen.iter().filter(|one| one.thread.as_str() == "a").cloned().collect();
         let replayed = replay_without(left.clone(), &buried);
@@ -465,20 +465,20 @@ mod tests {
         // A record that no tombstone lists is still reported as missing.
         let incomplete: Vec<_> = seen.iter().filter(|one| one.record.account_version != 3).cloned().collect();
         let flaws = replay_without(incomplete, &[of("b", 2, 2)]).flaws;
-        assert!(matches!(flaws[..], [Flaw::Missing { from: 3, to: 3, .. }]), "{flaws:?}");
+        assert!(matches!(flaws[..], [AccountFlaw::Missing { from: 3, to: 3, .. }]), "{flaws:?}");
         // The remaining logs must not contradict each other, not even after the gap.
         let mut torn: Vec<_> = seen.into_iter().filter(|one| one.record.account_version != 2).collect();
         let mut other = torn.iter().find(|one| one.record.account_version == 4).unwrap().clone();
         (other.thread, other.record.amount) = (ThreadId::new("c").unwrap(), Some(nanos(1)));
         torn.push(other);
         let flaws = replay_without(torn, &[of("a", 2, 2), of("b", 2, 2)]).flaws;
-        assert!(matches!(flaws[..], [Flaw::Double { is_same: false, version: 4, .. }]), "{flaws:?}");
+        assert!(matches!(flaws[..], [AccountFlaw::Double { is_same: false, version: 4, .. }]), "{flaws:?}");
     }
 
     #[test]
     fn the_first_gap_between_buried_versions_is_found() {
         let account = AccountId::new("a").unwrap();
-        let of = |from, to| Buried { account: account.clone(), from, to };
+        let of = |from, to| DeletedPostings { account: account.clone(), from, to };
         let buried = [of(5, 6), of(1, 2), of(2, 3)];
         assert_eq!(unburied(&account, 1, 6, &buried), Some((4, 4)));
         assert_eq!((unburied(&account, 1, 3, &buried), unburied(&account, 5, 6, &buried)), (None, None));
@@ -498,23 +498,31 @@ mod tests {
             // A missing last record leaves no gap in its own account; only the parent's records can reveal it.
             assert!(!flaws.is_empty() || is_last(&gone.record.account), "without {gone:?}");
             let mut more = seen.clone();
-            more.push(Seen { line: 99, ..gone.clone() });
-            assert!(matches!(replay(more).flaws[..], [Flaw::Double { is_same: true, .. }]), "with two of {gone:?}");
+            more.push(LocatedRecord { line: 99, ..gone.clone() });
+            assert!(
+                matches!(replay(more).flaws[..], [AccountFlaw::Double { is_same: true, .. }]),
+                "with two of {gone:?}"
+            );
             let mut blend = seen.clone();
             let mut other = gone.clone();
             other.record.amount = Some(nanos(1));
-            blend.push(Seen { thread: ThreadId::new("c").unwrap(), ..other.clone() });
-            assert!(matches!(replay(blend).flaws[0], Flaw::Double { is_same: false, .. }));
+            blend.push(LocatedRecord { thread: ThreadId::new("c").unwrap(), ..other.clone() });
+            assert!(matches!(replay(blend).flaws[0], AccountFlaw::Double { is_same: false, .. }));
             let mut changed = seen.clone();
-            changed[index] =
-                Seen { record: Record { remaining: Some(nanos(7_777)), ..gone.record.clone() }, ..gone.clone() };
+            changed[index] = LocatedRecord {
+                record: Record { remaining: Some(nanos(7_777)), ..gone.record.clone() },
+                ..gone.clone()
+            };
             assert!(!replay(changed).flaws.is_empty(), "{gone:?} changed");
         }
         let mut cut = seen.clone();
         cut.pop();
         let flaws = replay(cut).flaws;
         assert!(
-            matches!(&flaws[..], [Flaw::Unpaired { child: Some(_), .. }, Flaw::Unpaired { child: None, .. }]),
+            matches!(
+                &flaws[..],
+                [AccountFlaw::Unpaired { child: Some(_), .. }, AccountFlaw::Unpaired { child: None, .. }]
+            ),
             "{flaws:?}"
         );
     }

@@ -137,7 +137,7 @@ fn no_posting_is_accepted_twice() {
     refused(&mut ledger, on("issue", "r"), Kind::Denied, "reservation_issued");
     ledger.ask(settle("r", 10)).unwrap();
     for late in [settle("r", 10), on("issue", "r"), on("release", "r")] {
-        refused(&mut ledger, late, Kind::Absent, "reservation_unknown");
+        refused(&mut ledger, late, Kind::Absent, "reservation_not_found");
     }
     ledger.ask(json!({"kind": "close", "account": "a"})).unwrap();
     for late in [reserve("s", 1), on("issue", "r"), settle("r", 1), json!({"kind": "close", "account": "a"})] {
@@ -149,7 +149,7 @@ fn no_posting_is_accepted_twice() {
 #[test]
 fn an_account_that_was_never_opened_accepts_no_posting() {
     for posting in [reserve("r", 0), on("issue", "r"), settle("r", 0), on("release", "r")] {
-        refused(&mut Ledger::default(), posting, Kind::Absent, "account_unknown");
+        refused(&mut Ledger::default(), posting, Kind::Absent, "account_not_found");
     }
 }
 
@@ -220,19 +220,19 @@ fn an_unknown_cost_is_corrected_once_downward_and_with_evidence() {
     ledger.ask(reserve("r", 60)).unwrap();
     ledger.ask(on("issue", "r")).unwrap();
     let correct = |amount: i64, evidence: &str| json!({"kind": "correct", "account": "a", "reservation": "r", "amount": amount, "evidence": evidence});
-    refused(&mut ledger, correct(10, "invoice"), Kind::Absent, "reservation_unknown");
+    refused(&mut ledger, correct(10, "invoice"), Kind::Absent, "reservation_not_found");
     let mut posting = settle("r", 60);
     posting["unknown"] = json!(true);
     ledger.ask(posting).unwrap();
     for late in [settle("r", 10), on("issue", "r"), on("release", "r")] {
-        refused(&mut ledger, late, Kind::Absent, "reservation_unknown");
+        refused(&mut ledger, late, Kind::Absent, "reservation_not_found");
     }
-    refused(&mut ledger, correct(61, "invoice"), Kind::Invalid, "not_corrected");
-    refused(&mut ledger, correct(10, " "), Kind::Invalid, "not_corrected");
+    refused(&mut ledger, correct(61, "invoice"), Kind::Invalid, "correction_refused");
+    refused(&mut ledger, correct(10, " "), Kind::Invalid, "correction_refused");
     let record = ledger.ask(correct(10, "invoice 7")).unwrap();
     assert_eq!((record.amount, record.evidence.as_deref()), (Some(nanos(10)), Some("invoice 7")));
     assert_eq!((ledger.account("a").settled, ledger.account("a").remaining()), (nanos(10), Some(nanos(90))));
-    refused(&mut ledger, correct(9, "invoice"), Kind::Absent, "reservation_unknown");
+    refused(&mut ledger, correct(9, "invoice"), Kind::Absent, "reservation_not_found");
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn a_reservation_of_another_account_is_unknown_here_but_its_id_is_taken() {
     let mut ledger = opened(100);
     ledger.ask(json!({"kind": "open", "account": "b", "max": 100})).unwrap();
     ledger.ask(json!({"kind": "reserve", "account": "b", "reservation": "r", "amount": 1})).unwrap();
-    refused(&mut ledger, on("release", "r"), Kind::Absent, "reservation_unknown");
+    refused(&mut ledger, on("release", "r"), Kind::Absent, "reservation_not_found");
     refused(&mut ledger, reserve("r", 1), Kind::Conflict, "reservation_exists");
 }
 
@@ -297,7 +297,9 @@ fn an_account_without_limit_still_counts_and_never_overflows() {
 fn rows_that_contradict_each_other_are_refused() {
     let mut ledger = opened(100);
     ledger.ask(reserve("r", 60)).unwrap();
-    ledger.accounts.values_mut().for_each(|account| account.reserved = nanos(59));
+    for account in ledger.accounts.values_mut() {
+        account.reserved = nanos(59);
+    }
     refused(&mut ledger, on("release", "r"), Kind::Integrity, "account_inconsistent");
 }
 

@@ -7,7 +7,7 @@ use super::{Fields, Process, is_zero};
 use crate::account::AccountId;
 use crate::digest::Digest;
 use crate::id::{AgentId, DirectiveId, LogId, RunId, TaskId, ThreadId};
-use crate::limits::{Limits, Meter};
+use crate::limits::{Limits, UsageMeter};
 use crate::money::Money;
 use crate::tool::Risk;
 
@@ -68,7 +68,7 @@ pub struct NewThread {
     pub continuation_of: Option<Predecessor>,
     /// The usage of that thread, which continues to count here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub meter: Option<Meter>,
+    pub meter: Option<UsageMeter>,
     /// The first thread of its chain, if that is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain_root_id: Option<ThreadId>,

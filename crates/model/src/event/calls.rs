@@ -139,6 +139,8 @@ pub enum ToolFailureClass {
     OverBudget,
     /// The process of a child could not be launched.
     NotLaunched,
+    /// What the tool should have returned is not what was signed.
+    Integrity,
 }
 
 /// The usage of one turn of the model, including failed attempts.

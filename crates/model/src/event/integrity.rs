@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::account::replay::Buried;
+use crate::account::replay::DeletedPostings;
 use crate::digest::Digest;
 use crate::id::{CommitKey, LogId, RunId, ThreadId};
 use crate::status::Status;
@@ -44,7 +44,7 @@ pub struct Recovery {
     pub status: Option<Status>,
     /// Versions of accounts that include the lost postings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub postings: Vec<Buried>,
+    pub postings: Vec<DeletedPostings>,
 }
 
 /// Versions of a log that are permanently lost.

@@ -116,7 +116,11 @@ fn running() -> ManifestChanged {
 fn an_opened_call_costs_the_same_with_a_hundred_thousand_open_ones() {
     let mut thread = born();
     let ids: Vec<String> = (0..100_000).map(|n| format!("c{n}")).collect();
-    ids.iter().for_each(|id| thread.apply(&opened(id), at()).unwrap());
-    ids.iter().rev().for_each(|id| thread.apply(&outcome(id), at()).unwrap());
+    for id in &ids {
+        thread.apply(&opened(id), at()).unwrap();
+    }
+    for id in ids.iter().rev() {
+        thread.apply(&outcome(id), at()).unwrap();
+    }
     assert_eq!((open(&thread).len(), thread.calls.len()), (0, ids.len()));
 }

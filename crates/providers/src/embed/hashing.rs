@@ -66,7 +66,9 @@ fn vector(text: &str) -> Vec<f32> {
     }
     let length = vector.iter().map(|one| one * one).sum::<f32>().sqrt();
     if length > 0.0 {
-        vector.iter_mut().for_each(|one| *one /= length);
+        for one in &mut vector {
+            *one /= length;
+        }
     }
     vector
 }

@@ -3,7 +3,7 @@
 use selvedge_model::answer::End;
 use serde_json::{Value, json};
 
-use super::{Dialogue, Said};
+use super::{Dialogue, FakeAnswer};
 use crate::http::Format;
 
 /// The Messages API.
@@ -42,7 +42,7 @@ impl Dialogue for AnthropicDialogue {
         ("x-api-key", key.to_owned())
     }
 
-    fn answer(&self, said: &Said) -> Vec<String> {
+    fn answer(&self, said: &FakeAnswer) -> Vec<String> {
         let usage = said.usage;
         let uncached = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens;
         let counts = json!({

@@ -6,13 +6,13 @@ use crate::http::Format;
 
 /// What a fake model says.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct FakeAnswer {
     /// Its thinking and the signature of that.
     pub thinking: Option<(String, String)>,
     /// Its text, in pieces.
     pub text: Vec<String>,
     /// Its tool calls.
-    pub calls: Vec<SaidCall>,
+    pub calls: Vec<FakeCall>,
     /// How it ends.
     pub end: End,
     /// What it counts.
@@ -21,7 +21,7 @@ pub struct Said {
 
 /// A tool call.
 #[derive(Clone, Debug)]
-pub struct SaidCall {
+pub struct FakeCall {
     /// Its id.
     pub id: String,
     /// The tool, by its name on the wire.
@@ -30,7 +30,7 @@ pub struct SaidCall {
     pub arguments: Vec<String>,
 }
 
-impl Said {
+impl FakeAnswer {
     /// A text in pieces, with a usage of ten tokens in and five out.
     pub fn text(pieces: &[&str]) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Said {
     #[must_use]
     pub fn call(mut self, id: &str, name: &str, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|piece| (*piece).to_owned()).collect();
-        self.calls.push(SaidCall { id: id.to_owned(), name: name.to_owned(), arguments });
+        self.calls.push(FakeCall { id: id.to_owned(), name: name.to_owned(), arguments });
         self.end = End::ToolCalls;
         self
     }
@@ -74,7 +74,7 @@ pub trait Dialogue: Send + Sync {
     fn credentials(&self, key: &str) -> (&'static str, String);
 
     /// The events of an answer, each with its empty line; the last one is the format's end.
-    fn answer(&self, said: &Said) -> Vec<String>;
+    fn answer(&self, said: &FakeAnswer) -> Vec<String>;
 
     /// How many of the last events a host may leave out of an answer.
     fn optional_events(&self) -> usize {

@@ -3,7 +3,7 @@
 use selvedge_model::answer::End;
 use serde_json::{Value, json};
 
-use super::{Dialogue, Said};
+use super::{Dialogue, FakeAnswer};
 use crate::http::Format;
 
 /// Chat completions.
@@ -42,7 +42,7 @@ impl Dialogue for OpenAiChatDialogue {
         ("authorization", format!("Bearer {key}"))
     }
 
-    fn answer(&self, said: &Said) -> Vec<String> {
+    fn answer(&self, said: &FakeAnswer) -> Vec<String> {
         let mut events = vec![delta(json!({"role": "assistant", "content": ""}))];
         if let Some((text, _)) = &said.thinking {
             events.push(delta(json!({"reasoning_content": text})));

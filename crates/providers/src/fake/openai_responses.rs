@@ -3,7 +3,7 @@
 use selvedge_model::answer::End;
 use serde_json::{Value, json};
 
-use super::{Dialogue, Said};
+use super::{Dialogue, FakeAnswer};
 use crate::http::Format;
 
 /// Responses.
@@ -70,7 +70,7 @@ impl Dialogue for OpenAiResponsesDialogue {
         ("authorization", format!("Bearer {key}"))
     }
 
-    fn answer(&self, said: &Said) -> Vec<String> {
+    fn answer(&self, said: &FakeAnswer) -> Vec<String> {
         let mut events = vec![event("response.created", response("in_progress", json!({"usage": null})))];
         let mut place = 0;
         if let Some((text, sealed)) = &said.thinking {

@@ -1,14 +1,22 @@
 //! What a fake server sends.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 /// One step of a reply.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum ReplyStep {
     /// Sends bytes this many times.
     Send(Vec<u8>, usize),
+    /// Does something.
+    Then(Then),
     /// Waits.
     Pause(Duration),
+    /// Waits until this is true.
+    Until(watch::Receiver<bool>),
     /// Sends nothing more until the client closes the connection.
     Stall,
     /// Closes the connection.
@@ -17,10 +25,20 @@ pub(super) enum Step {
     Reset,
 }
 
+/// Something that is done between two pieces.
+#[derive(Clone)]
+pub(super) struct Then(pub(super) Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Then {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Then")
+    }
+}
+
 /// A reply to one request, byte for byte.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<ReplyStep>,
     /// Whether the body is sent in chunks.
     is_chunked: bool,
 }
@@ -31,7 +49,7 @@ impl Reply {
         let body = body.as_ref();
         let mut head = head(status, headers);
         head.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
-        Self { steps: vec![Step::Send([head.as_bytes(), body].concat(), 1)], is_chunked: false }
+        Self { steps: vec![ReplyStep::Send([head.as_bytes(), body].concat(), 1)], is_chunked: false }
     }
 
     /// The beginning of a stream of events.
@@ -42,7 +60,7 @@ impl Reply {
     /// The beginning of a stream with these headers.
     pub fn stream_of(headers: &[(&str, &str)]) -> Self {
         let head = head(200, headers) + "transfer-encoding: chunked\r\n\r\n";
-        Self { steps: vec![Step::Send(head.into_bytes(), 1)], is_chunked: true }
+        Self { steps: vec![ReplyStep::Send(head.into_bytes(), 1)], is_chunked: true }
     }
 
     /// A whole stream of events.
@@ -58,7 +76,7 @@ impl Reply {
     /// Bytes as they are, without any framing.
     #[must_use]
     pub fn raw(mut self, bytes: impl AsRef<[u8]>) -> Self {
-        self.steps.push(Step::Send(bytes.as_ref().to_vec(), 1));
+        self.steps.push(ReplyStep::Send(bytes.as_ref().to_vec(), 1));
         self
     }
 
@@ -77,7 +95,7 @@ impl Reply {
         } else {
             bytes.to_vec()
         };
-        self.steps.push(Step::Send(framed, times));
+        self.steps.push(ReplyStep::Send(framed, times));
         self
     }
 
@@ -87,16 +105,30 @@ impl Reply {
         pieces.into_iter().fold(self, Self::piece)
     }
 
+    /// From here on, nothing is sent until this is true; if its sender is gone, the rest is sent.
+    #[must_use]
+    pub fn until(mut self, is_open: watch::Receiver<bool>) -> Self {
+        self.steps.push(ReplyStep::Until(is_open));
+        self
+    }
+
     /// Bytes of the body in pieces of this size, with a pause after each.
     #[must_use]
     pub fn dripping(self, bytes: impl AsRef<[u8]>, size: usize, pause: Duration) -> Self {
         bytes.as_ref().chunks(size).fold(self, |reply, piece| reply.piece(piece).pause(pause))
     }
 
+    /// Something that is done here, on the server's thread.
+    #[must_use]
+    pub fn then(mut self, work: impl Fn() + Send + Sync + 'static) -> Self {
+        self.steps.push(ReplyStep::Then(Then(Arc::new(work))));
+        self
+    }
+
     /// A pause.
     #[must_use]
     pub fn pause(mut self, pause: Duration) -> Self {
-        self.steps.push(Step::Pause(pause));
+        self.steps.push(ReplyStep::Pause(pause));
         self
     }
 
@@ -104,7 +136,7 @@ impl Reply {
     #[must_use]
     pub fn end(mut self) -> Self {
         if self.is_chunked {
-            self.steps.push(Step::Send(b"0\r\n\r\n".to_vec(), 1));
+            self.steps.push(ReplyStep::Send(b"0\r\n\r\n".to_vec(), 1));
         }
         self
     }
@@ -112,21 +144,21 @@ impl Reply {
     /// From here on, nothing is sent until the client closes the connection.
     #[must_use]
     pub fn stall(mut self) -> Self {
-        self.steps.push(Step::Stall);
+        self.steps.push(ReplyStep::Stall);
         self
     }
 
     /// The connection is closed here, without the end of the body.
     #[must_use]
     pub fn cut(mut self) -> Self {
-        self.steps.push(Step::Close);
+        self.steps.push(ReplyStep::Close);
         self
     }
 
     /// The connection is reset here.
     #[must_use]
     pub fn reset(mut self) -> Self {
-        self.steps.push(Step::Reset);
+        self.steps.push(ReplyStep::Reset);
         self
     }
 }

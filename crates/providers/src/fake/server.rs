@@ -17,7 +17,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 
 use super::Reply;
-use super::reply::Step;
+use super::reply::ReplyStep;
 
 /// A request that the server received.
 #[derive(Clone, Debug)]
@@ -261,7 +261,7 @@ impl Connection {
     async fn send(&mut self, reply: &Reply) -> bool {
         for step in &reply.steps {
             match step {
-                Step::Send(bytes, times) => {
+                ReplyStep::Send(bytes, times) => {
                     for _ in 0..*times {
                         if self.stream.write(bytes).await.is_err() {
                             self.shared.hangup();
@@ -269,20 +269,23 @@ impl Connection {
                         }
                     }
                 }
-                Step::Pause(pause) => {
+                ReplyStep::Then(then) => (then.0)(),
+                // Without a sender there is nothing to wait for.
+                ReplyStep::Until(is_open) => _ = is_open.clone().wait_for(|is_open| *is_open).await,
+                ReplyStep::Pause(pause) => {
                     let closed = tokio::time::timeout(*pause, self.closed()).await;
                     if closed.is_ok() {
                         self.shared.hangup();
                         return false;
                     }
                 }
-                Step::Stall => {
+                ReplyStep::Stall => {
                     self.closed().await;
                     self.shared.hangup();
                     return false;
                 }
-                Step::Close => return false,
-                Step::Reset => {
+                ReplyStep::Close => return false,
+                ReplyStep::Reset => {
                     self.stream.reset();
                     return false;
                 }

@@ -10,9 +10,9 @@ use selvedge_model::{Answer, Cancel, ModelError, Prompt};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::limit::{Ended, until};
+use super::limit::{WaitEnd, until};
+use super::messages::{brief, reword};
 use super::sse::Splitter;
-use super::words::{brief, reword};
 use super::{Body, Incoming, Outgoing, Timeouts, Transport, retry_after};
 use crate::wire::{Adjustment, Dialect, Images, Reader, Refusal, Request, Wire};
 
@@ -40,7 +40,7 @@ pub(crate) struct Caller<'a> {
 }
 
 /// A response that is not a stream of events.
-struct Refused {
+struct ErrorResponse {
     error: ModelError,
     status: u16,
     body: String,
@@ -99,7 +99,7 @@ impl Caller<'_> {
     }
 
     /// Changes the request so that the host may accept it; returns a note about that.
-    fn adjust(&self, refused: &Refused, body: &mut Value) -> Option<String> {
+    fn adjust(&self, refused: &ErrorResponse, body: &mut Value) -> Option<String> {
         let refusal = Refusal { status: Some(refused.status), body: &refused.body };
         let adjustment = self.wire.without(&refusal)?;
         if !adjustment.apply(body) {
@@ -123,8 +123,8 @@ impl Caller<'_> {
         let limit = deadline.min(after(self.timeouts.first_byte));
         match until(limit, self.cancel, self.transport.send(&outgoing)).await {
             Ok(sent) => sent,
-            Err(Ended::Cancelled) => Err(ModelError::Stopped { partial: Vec::new(), usage: None }),
-            Err(Ended::Late) => {
+            Err(WaitEnd::Cancelled) => Err(ModelError::Stopped { partial: Vec::new(), usage: None }),
+            Err(WaitEnd::Late) => {
                 let why = format!("no response within {:?}", self.timeouts.first_byte.min(self.timeouts.total));
                 Err(ModelError::Cut { why, partial: Vec::new(), usage: None })
             }
@@ -148,11 +148,11 @@ impl Caller<'_> {
         let unrecorded = body.close().await;
         let is_closed = ended.is_ok();
         let why = match ended {
-            Err(Failed::Stopped) => {
+            Err(StreamFailure::Stopped) => {
                 return Err(ModelError::Stopped { partial: reader.partial(), usage: reader.usage() });
             }
-            Err(Failed::Event(error)) => return Err(within_stream(*error, reader.as_ref())),
-            Err(Failed::Broken(why)) => why,
+            Err(StreamFailure::Event(error)) => return Err(within_stream(*error, reader.as_ref())),
+            Err(StreamFailure::Broken(why)) => why,
             Ok(()) => "the stream ended before its last event".to_owned(),
         };
         let partial = if reader.is_complete() { Vec::new() } else { reader.partial() };
@@ -171,7 +171,7 @@ impl Caller<'_> {
         reader: &mut dyn Reader,
         deadline: Instant,
         draft: &mut Drafts<'_>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), StreamFailure> {
         let mut splitter = Splitter::default();
         let mut received = 0;
         while !reader.is_complete() {
@@ -179,18 +179,18 @@ impl Caller<'_> {
             let piece = match until(limit, self.cancel, body.piece()).await {
                 Ok(Ok(Some(piece))) => piece,
                 Ok(Ok(None)) => return Ok(()),
-                Ok(Err(why)) => return Err(Failed::Broken(why)),
-                Err(Ended::Cancelled) => return Err(Failed::Stopped),
-                Err(Ended::Late) => return Err(Failed::Broken(self.lateness(deadline))),
+                Ok(Err(why)) => return Err(StreamFailure::Broken(why)),
+                Err(WaitEnd::Cancelled) => return Err(StreamFailure::Stopped),
+                Err(WaitEnd::Late) => return Err(StreamFailure::Broken(self.lateness(deadline))),
             };
             received += piece.len();
             if received > RESPONSE_BYTES_MAX {
-                return Err(Failed::Broken(format!("the response is larger than {RESPONSE_BYTES_MAX} bytes")));
+                return Err(StreamFailure::Broken(format!("the response is larger than {RESPONSE_BYTES_MAX} bytes")));
             }
             splitter.push(&piece);
-            while let Some(event) = splitter.next().map_err(|broken| Failed::Broken(broken.to_string()))? {
+            while let Some(event) = splitter.next().map_err(|broken| StreamFailure::Broken(broken.to_string()))? {
                 let taken = reader.event(event.name, event.data, &mut |piece| draft(piece));
-                taken.map_err(|error| Failed::Event(Box::new(error)))?;
+                taken.map_err(|error| StreamFailure::Event(Box::new(error)))?;
                 if reader.is_complete() {
                     break;
                 }
@@ -208,7 +208,7 @@ impl Caller<'_> {
     }
 
     /// Reads a response that is not a stream of events, and says what it means.
-    async fn refused(&self, sent: Incoming, deadline: Instant) -> Result<Refused, ModelError> {
+    async fn refused(&self, sent: Incoming, deadline: Instant) -> Result<ErrorResponse, ModelError> {
         let Incoming { status, headers, mut body } = sent;
         let limit = deadline.min(after(REFUSAL_TIME_MAX));
         let mut bytes = Vec::new();
@@ -217,8 +217,8 @@ impl Caller<'_> {
             match until(limit, self.cancel, body.piece()).await {
                 Ok(Ok(Some(piece))) => bytes.extend_from_slice(&piece),
                 // What is there is enough.
-                Ok(Ok(None) | Err(_)) | Err(Ended::Late) => break,
-                Err(Ended::Cancelled) => {
+                Ok(Ok(None) | Err(_)) | Err(WaitEnd::Late) => break,
+                Err(WaitEnd::Cancelled) => {
                     is_cancelled = true;
                     break;
                 }
@@ -237,7 +237,7 @@ impl Caller<'_> {
             300..=399 => redirected(status, header("location")),
             _ => self.status(status, &text, retry_after::of(status, &headers)),
         };
-        Ok(Refused { error, status, body: text })
+        Ok(ErrorResponse { error, status, body: text })
     }
 
     /// A success that is not a stream of events: perhaps an error in disguise, and never an answer.
@@ -252,14 +252,18 @@ impl Caller<'_> {
 
     fn status(&self, status: u16, body: &str, wait: Option<Duration>) -> ModelError {
         let meant = self.wire.refusal(&Refusal { status: Some(status), body });
-        let mut error = meant.unwrap_or_else(|| {
+        let meant = meant.unwrap_or_else(|| {
             let why = self.wire.message(body).unwrap_or_else(|| body.to_owned());
             ModelError::Status { status, why, retry_after: None }
         });
-        if let ModelError::Status { retry_after, .. } | ModelError::RateLimited { retry_after, .. } = &mut error {
+        let mut error = reword(meant, brief);
+        if let ModelError::Status { why, retry_after, .. } | ModelError::RateLimited { why, retry_after } = &mut error {
             *retry_after = retry_after.or(wait);
+            if let Some(wait) = retry_after {
+                why.push_str(&format!(" (retry after {} s)", wait.as_secs_f64().ceil()));
+            }
         }
-        reword(error, brief)
+        error
     }
 
     fn finished(&self, mut answer: Answer, notes: Vec<String>) -> Answer {
@@ -271,8 +275,8 @@ impl Caller<'_> {
     /// Waits for something before anything was sent.
     async fn within<T>(&self, deadline: Instant, work: impl Future<Output = T>) -> Result<T, ModelError> {
         until(deadline, self.cancel, work).await.map_err(|ended| match ended {
-            Ended::Cancelled => ModelError::Stopped { partial: Vec::new(), usage: Some(Usage::default()) },
-            Ended::Late => {
+            WaitEnd::Cancelled => ModelError::Stopped { partial: Vec::new(), usage: Some(Usage::default()) },
+            WaitEnd::Late => {
                 ModelError::Unreached { why: format!("the call took longer than {:?}", self.timeouts.total) }
             }
         })
@@ -280,7 +284,7 @@ impl Caller<'_> {
 }
 
 /// Why a stream was not read to its end.
-enum Failed {
+enum StreamFailure {
     /// The call was cancelled.
     Stopped,
     /// An event says so.

@@ -8,7 +8,7 @@ use selvedge_model::ModelError;
 use selvedge_model::blocking::BoxFuture;
 
 use super::{Connections, Host};
-use crate::recording::{Player, Tape};
+use crate::recording::{CallWriter, ResponsePlayer};
 use crate::wire::Credentials;
 
 /// A request to send.
@@ -51,9 +51,9 @@ pub(crate) trait Transport: Send + Sync {
 /// The body of a response.
 pub(crate) enum Body {
     /// It arrives from the network, and is recorded if the host says so.
-    Network { response: reqwest::Response, tape: Option<Tape> },
+    Network { response: reqwest::Response, tape: Option<CallWriter> },
     /// It was recorded.
-    Recorded(Player),
+    Recorded(ResponsePlayer),
 }
 
 impl Body {
@@ -91,10 +91,11 @@ pub(super) async fn send(
     connections: &Connections,
     host: &Host,
     credentials: Option<(Credentials, &SecretString)>,
+    method: Method,
     request: &Outgoing,
 ) -> Result<reqwest::Response, ModelError> {
     let client = client(connections, host).await?;
-    let prepared = prepare(&client, host, credentials, request)?;
+    let prepared = prepare(&client, host, credentials, method, request)?;
     client.execute(prepared).await.map_err(unanswered)
 }
 
@@ -107,6 +108,7 @@ fn prepare(
     client: &Client,
     host: &Host,
     credentials: Option<(Credentials, &SecretString)>,
+    method: Method,
     request: &Outgoing,
 ) -> Result<reqwest::Request, ModelError> {
     let permanent = |why: String| ModelError::Permanent { why };
@@ -131,7 +133,7 @@ fn prepare(
     for (name, value) in format.chain(custom) {
         insert(&mut headers, name, value)?;
     }
-    let request = client.request(Method::POST, url).headers(headers).body(request.body.clone());
+    let request = client.request(method, url).headers(headers).body(request.body.clone());
     request.build().map_err(|error| permanent(format!("the request can't be built: {}", in_words(error))))
 }
 

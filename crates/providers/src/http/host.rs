@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
+use selvedge_model::Secrets;
 use serde::{Deserialize, Serialize};
 
 use super::Key;
@@ -62,6 +63,8 @@ pub struct Host {
     pub timeouts: Timeouts,
     /// The folder where requests and responses are recorded.
     pub record: Option<PathBuf>,
+    /// Where its key is added before it is sent, so that it is kept out of logs.
+    pub learned: Secrets,
 }
 
 /// How long a call may wait.
@@ -102,6 +105,7 @@ impl Host {
             ca_file: None,
             timeouts: Timeouts::default(),
             record: None,
+            learned: Secrets::default(),
         }
     }
 

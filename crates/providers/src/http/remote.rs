@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
 use selvedge_model::answer::Drafts;
 use selvedge_model::blocking::BoxFuture;
 use selvedge_model::{Answer, Cancel, Message, Model, ModelError, Prompt, Role};
 
 use super::key::Keyring;
-use super::{Body, Caller, Connections, Host, Incoming, Outgoing, Scrub, Transport, exchange};
+use super::{Body, Caller, Connections, Host, Incoming, Outgoing, SecretFilter, Transport, exchange, served};
 use crate::recording::Recorder;
 use crate::wire::{Adjustment, Dialect, Wire};
 
@@ -23,7 +24,8 @@ pub struct Remote {
     model: String,
     dialect: Dialect,
     wire: Box<dyn Wire>,
-    /// What the host rejects. A plain lock: it is held for a lookup.
+    /// What the host rejects, learned from its refusals, for as long as this model is used: a run, or a message of a chat. The next one asks
+    /// anew, so a host that was mended gets every field again. A plain lock: it is held for a lookup.
     adjustments: Mutex<Vec<Adjustment>>,
 }
 
@@ -41,7 +43,7 @@ pub struct Probe {
 }
 
 /// The way to a host.
-struct Network {
+pub(super) struct Network {
     connections: Connections,
     host: Host,
     credentials: crate::wire::Credentials,
@@ -61,20 +63,13 @@ impl Remote {
         let wire = host.format.wire();
         let model = model.into();
         let recorder = host.record.as_ref().map(|folder| Arc::new(Recorder::new(folder, &host, &model, &dialect)));
-        let network = Network {
-            connections: connections.clone(),
-            credentials: wire.credentials(),
-            keyring: host.key.clone().map(Keyring::new),
-            sent: Mutex::default(),
-            recorder,
-            host,
-        };
+        let network = Network::new(connections, host, wire.credentials(), recorder);
         Self { network, model, dialect, wire, adjustments: Mutex::default() }
     }
 
     /// Reads the key and the certificates, without connecting.
     pub async fn check(&self) -> Result<(), ModelError> {
-        self.network.ready().await.map_err(|error| self.network.scrub().error(error))
+        self.network.ready().await.map_err(|error| self.network.filter().error(error))
     }
 
     /// Asks for one short answer, to see whether host, key and model work. This costs a few tokens.
@@ -91,6 +86,16 @@ impl Remote {
             output_tokens: answer.usage.map(|usage| usage.output_tokens),
             elapsed: started.elapsed(),
         })
+    }
+
+    /// Whether its host is a vendor's own.
+    pub fn is_vendors_own(&self) -> bool {
+        self.network.host.is_vendors_own()
+    }
+
+    /// The names of the models that its host lists.
+    pub async fn served(&self) -> Result<Vec<String>, ModelError> {
+        self.network.served().await.map_err(|error| self.network.filter().error(error))
     }
 
     async fn ask(
@@ -111,7 +116,7 @@ impl Remote {
         };
         match caller.answer(prompt, draft).await {
             Ok(answer) => Ok(answer),
-            Err(error) => Err(self.network.scrub().error(error)),
+            Err(error) => Err(self.network.filter().error(error)),
         }
     }
 }
@@ -138,14 +143,31 @@ impl fmt::Debug for Remote {
 }
 
 impl Network {
+    /// Nothing is read or connected yet.
+    pub(super) fn new(
+        connections: &Connections,
+        host: Host,
+        credentials: crate::wire::Credentials,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Self {
+        let keyring = host.key.clone().map(Keyring::new);
+        Self { connections: connections.clone(), credentials, keyring, sent: Mutex::default(), recorder, host }
+    }
+
     /// Knows every secret of the host that was used so far.
-    fn scrub(&self) -> Scrub {
+    pub(super) fn filter(&self) -> SecretFilter {
         let keys = self.sent().clone();
-        Scrub::new(self.host.secrets_in_addresses().into_iter().chain(keys))
+        SecretFilter::new(self.host.secrets_in_addresses().into_iter().chain(keys))
     }
 
     fn sent(&self) -> MutexGuard<'_, Vec<SecretString>> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn served(&self) -> Result<Vec<String>, ModelError> {
+        let key = self.key().await?;
+        let credentials = key.as_ref().map(|key| (self.credentials, key));
+        served::list(&self.connections, &self.host, credentials).await
     }
 
     /// The key to send, if the host has one.
@@ -155,6 +177,7 @@ impl Network {
         let mut sent = self.sent();
         let is_new = sent.last().is_none_or(|last| last.expose_secret() != key.expose_secret());
         if is_new {
+            self.host.learned.add(key.expose_secret());
             sent.push(key.clone());
         }
         Ok(Some(key))
@@ -175,14 +198,14 @@ impl Transport for Network {
             let key = self.key().await?;
             let tape = match &self.recorder {
                 Some(recorder) => {
-                    let tape = recorder.start(request, self.scrub()).await;
+                    let tape = recorder.start(request, self.filter()).await;
                     let why = |error| format!("the request can't be recorded: {error}");
                     Some(tape.map_err(|error| ModelError::Permanent { why: why(error) })?)
                 }
                 None => None,
             };
             let credentials = key.as_ref().map(|key| (self.credentials, key));
-            let response = exchange::send(&self.connections, &self.host, credentials, request).await?;
+            let response = exchange::send(&self.connections, &self.host, credentials, Method::POST, request).await?;
             let status = response.status().as_u16();
             let headers = response.headers().clone();
             let tape = tape.map(|tape| tape.response(status, &headers));

@@ -24,14 +24,14 @@ const PIECE_BYTES: usize = 16 * 1024;
 pub struct Recorded {
     folder: PathBuf,
     /// The calls that were not used yet, in order. A plain lock: it is held for a lookup.
-    left: Mutex<Vec<Entry>>,
+    left: Mutex<Vec<RecordedCall>>,
     /// What the recorded hosts rejected. A plain lock as well.
     adjustments: Mutex<Vec<Adjustment>>,
 }
 
 /// One recorded call.
 #[derive(Clone, Debug)]
-struct Entry {
+struct RecordedCall {
     number: u32,
     call: Call,
     /// SHA-256 of the request's body.
@@ -54,7 +54,7 @@ impl Recorded {
             if call.version != VERSION {
                 return Err(invalid(format!("its version is {}; this program reads {VERSION}", call.version)));
             }
-            left.push(Entry { number, call, digest: digest(&read(&files.request)?) });
+            left.push(RecordedCall { number, call, digest: digest(&read(&files.request)?) });
         }
         if left.is_empty() {
             return Err(RecordError::Empty { path: folder.to_owned() });
@@ -62,7 +62,7 @@ impl Recorded {
         Ok(Self { folder: folder.to_owned(), left: Mutex::new(left), adjustments: Mutex::default() })
     }
 
-    fn left(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn left(&self) -> MutexGuard<'_, Vec<RecordedCall>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -148,11 +148,11 @@ impl fmt::Debug for Recorded {
 }
 
 /// The body of a recorded response.
-pub(crate) struct Player {
+pub(crate) struct ResponsePlayer {
     rest: Bytes,
 }
 
-impl Player {
+impl ResponsePlayer {
     pub(crate) fn new(rest: Bytes) -> Self {
         Self { rest }
     }
@@ -207,7 +207,7 @@ fn parse(bytes: &Bytes) -> Option<Incoming> {
         let (name, value) = line.split_once(": ")?;
         headers.append(HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?);
     }
-    let player = Player::new(bytes.slice(end + 4..));
+    let player = ResponsePlayer::new(bytes.slice(end + 4..));
     Some(Incoming { status, headers, body: Body::Recorded(player) })
 }
 

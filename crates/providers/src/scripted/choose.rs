@@ -8,8 +8,8 @@ use std::sync::Arc;
 use selvedge_model::{Message, Role};
 use serde_json::Value;
 
-use super::script::{Counted, Repeat, Script, Turn, Wanted, When};
-use super::sent::{plain, results};
+use super::prompt_view::{plain, results};
+use super::script::{NumberCondition, Repeat, Script, TextCondition, Turn, When};
 
 /// The turn that answers this conversation; none if the script has none left for it.
 pub(super) fn turn<'s>(script: &'s Script, messages: &[Arc<Message>]) -> Option<&'s Turn> {
@@ -17,7 +17,8 @@ pub(super) fn turn<'s>(script: &'s Script, messages: &[Arc<Message>]) -> Option<
         let answers = messages.iter().filter(|message| message.role == Role::Assistant).count();
         return nth(&script.turns, answers as u64);
     }
-    let mut replay = Replay { used: vec![0; script.turns.len()], turns: 0, user: None, results: Vec::new() };
+    let mut replay =
+        ConversationProgress { used: vec![0; script.turns.len()], turns: 0, user: None, results: Vec::new() };
     for message in messages {
         match message.role {
             Role::User => replay.user = Some(message),
@@ -48,7 +49,7 @@ fn nth(turns: &[Turn], place: u64) -> Option<&Turn> {
 }
 
 /// The part of the conversation that was read so far.
-struct Replay<'a> {
+struct ConversationProgress<'a> {
     used: Vec<u64>,
     turns: u64,
     user: Option<&'a Message>,
@@ -56,7 +57,7 @@ struct Replay<'a> {
     results: Vec<&'a Value>,
 }
 
-impl Replay<'_> {
+impl ConversationProgress<'_> {
     fn next(&self, turns: &[Turn]) -> Option<usize> {
         turns.iter().zip(&self.used).position(|(turn, used)| {
             let is_left = match turn.repeat {
@@ -68,10 +69,11 @@ impl Replay<'_> {
     }
 
     fn holds(&self, when: &When) -> bool {
-        let user =
-            |wanted: &Wanted| self.user.is_some_and(|message| wants(wanted, &Value::String(message.plain_text())));
-        let result = |wanted: &Wanted| self.results.iter().any(|result| wants(wanted, result));
-        let turns = |counted: &Counted| {
+        let user = |wanted: &TextCondition| {
+            self.user.is_some_and(|message| wants(wanted, &Value::String(message.plain_text())))
+        };
+        let result = |wanted: &TextCondition| self.results.iter().any(|result| wants(wanted, result));
+        let turns = |counted: &NumberCondition| {
             counted.is.is_none_or(|is| self.turns == is)
                 && counted.at_least.is_none_or(|least| self.turns >= least)
                 && counted.at_most.is_none_or(|most| self.turns <= most)
@@ -83,7 +85,7 @@ impl Replay<'_> {
 }
 
 /// Whether `found` matches. A text that is JSON is compared as text and as JSON.
-fn wants(wanted: &Wanted, found: &Value) -> bool {
+fn wants(wanted: &TextCondition, found: &Value) -> bool {
     let read = found.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let either = |holds: &dyn Fn(&Value) -> bool| holds(found) || read.as_ref().is_some_and(holds);
     let equals = |value: &Value| either(&|found| found == value);

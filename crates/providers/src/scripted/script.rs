@@ -227,11 +227,11 @@ impl<'de> Deserialize<'de> for Repeat {
 #[serde(deny_unknown_fields)]
 pub struct When {
     /// The last message of a user.
-    pub user: Option<Wanted>,
+    pub user: Option<TextCondition>,
     /// A tool result without an answer; one match is enough.
-    pub result: Option<Wanted>,
+    pub result: Option<TextCondition>,
     /// How often the model has answered.
-    pub turns: Option<Counted>,
+    pub turns: Option<NumberCondition>,
 }
 
 impl When {
@@ -243,7 +243,7 @@ impl When {
 /// A condition on a text or a value; everything that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wanted {
+pub struct TextCondition {
     /// It equals this.
     #[serde(default)]
     pub equals: Option<Value>,
@@ -255,7 +255,7 @@ pub struct Wanted {
 /// A condition on a number; everything that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Counted {
+pub struct NumberCondition {
     /// It equals this.
     pub is: Option<u64>,
     /// It is this or more.
@@ -385,14 +385,14 @@ fn said_usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Usage
 fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Usage, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, deny_unknown_fields)]
-    struct Said {
+    struct ReportedUsage {
         input_tokens: u64,
         output_tokens: u64,
         cache_read_tokens: u64,
         cache_write_tokens: u64,
     }
 
-    let said = Said::deserialize(deserializer)?;
+    let said = ReportedUsage::deserialize(deserializer)?;
     Ok(Usage {
         input_tokens: said.input_tokens,
         output_tokens: said.output_tokens,

@@ -14,7 +14,12 @@ use selvedge_model::ToolSpec;
 use selvedge_model::answer::{ModelError, Prompt};
 use serde_json::Value;
 
-use super::{Credentials, Dialect, Images, Reader, Refusal, Request, Wire};
+use super::{Credentials, Dialect, Images, Reader, Refusal, Request, Wire, too_long};
+
+/// The header that names the version of the API, in every request.
+pub(crate) fn version() -> (&'static str, String) {
+    ("anthropic-version", "2023-06-01".to_owned())
+}
 
 /// The Messages API.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,7 +47,7 @@ impl Wire for Anthropic {
     fn refusal(&self, refusal: &Refusal<'_>) -> Option<ModelError> {
         let error = ErrorDetail::of(refusal.body)?;
         let why = error.in_words();
-        if error.kind == "request_too_large" || is_too_long(&error.message) {
+        if error.kind == "request_too_large" || too_long::says(&why) {
             return Some(ModelError::ContextTooLong { why });
         }
         match refusal.status {
@@ -100,20 +105,6 @@ impl ErrorDetail {
     }
 }
 
-/// Whether a message says that the prompt exceeds the context window, in the words of the vendor or of a gateway.
-fn is_too_long(message: &str) -> bool {
-    let message = message.to_ascii_lowercase();
-    [
-        "prompt is too long",
-        "exceed context limit",
-        "contextwindowexceeded",
-        "context_length_exceeded",
-        "maximum context length",
-    ]
-    .iter()
-    .any(|words| message.contains(words))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +120,7 @@ mod tests {
             "prompt is too long: 208310 tokens > 200000 maximum",
             "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length",
             "litellm.ContextWindowExceededError: too many tokens",
+            "request (60045 tokens) exceeds the available context size (4096 tokens), try increasing it",
         ] {
             let error = refusal(Some(400), "invalid_request_error", message);
             assert!(matches!(error, Some(ModelError::ContextTooLong { .. })), "{message}: {error:?}");

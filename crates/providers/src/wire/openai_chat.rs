@@ -1,7 +1,7 @@
 //! The chat completions of OpenAI, and of the many hosts that are compatible with them.
 //!
 //! In reading order: `request` writes a prompt, `chunk` is one event of a stream, `calls` assembles tool calls from their pieces,
-//! `reader` assembles the answer, and `kept` is what a host wants back with it.
+//! `reader` assembles the answer, and `opaque` is what a host wants back with it.
 //!
 //! Compatible hosts know a part of the format: a host that refuses `stream_options` gets none, and one that refuses
 //! `max_completion_tokens` gets `max_tokens`. The end of a stream is `[DONE]`. A host that closes the stream without it has ended its
@@ -9,7 +9,7 @@
 
 mod calls;
 mod chunk;
-mod kept;
+mod opaque;
 mod reader;
 mod request;
 
@@ -35,8 +35,7 @@ impl Wire for OpenAiChat {
         images: &Images,
         dialect: &Dialect,
     ) -> Result<Request, ModelError> {
-        let body = request::body(model, prompt, images, dialect)?;
-        Ok(Request { path: "chat/completions", headers: Vec::new(), body, notes: Vec::new() })
+        Ok(openai::request("chat/completions", request::body(model, prompt, images, dialect)?))
     }
 
     fn reader(&self, dialect: &Dialect, tools: &[ToolSpec]) -> Box<dyn Reader> {
@@ -48,13 +47,13 @@ impl Wire for OpenAiChat {
     }
 
     fn message(&self, body: &str) -> Option<String> {
-        openai::HostError::parse(body).map(|error| error.message)
+        openai::message(body)
     }
 
     fn without(&self, refusal: &Refusal<'_>) -> Option<Adjustment> {
         let rename = |from: &str, to: &str| Adjustment::Rename { from: from.to_owned(), to: to.to_owned() };
-        let [content, reasoning] = kept::REASONING;
-        let fields = ["stream_options", request::LIMIT, request::OLD_LIMIT, kept::DETAILS, content, reasoning];
+        let [content, reasoning] = opaque::REASONING;
+        let fields = ["stream_options", request::LIMIT, request::OLD_LIMIT, opaque::DETAILS, content, reasoning];
         let Some(field) = openai::refused_field(&fields, refusal) else {
             return openai::are_arguments_refused(refusal).then_some(Adjustment::WrapArguments);
         };

@@ -35,8 +35,7 @@ impl Wire for OpenAiResponses {
         images: &Images,
         dialect: &Dialect,
     ) -> Result<Request, ModelError> {
-        let body = request::body(model, prompt, images, dialect)?;
-        Ok(Request { path: "responses", headers: Vec::new(), body, notes: Vec::new() })
+        Ok(openai::request("responses", request::body(model, prompt, images, dialect)?))
     }
 
     fn reader(&self, dialect: &Dialect, tools: &[ToolSpec]) -> Box<dyn Reader> {
@@ -52,7 +51,7 @@ impl Wire for OpenAiResponses {
     }
 
     fn message(&self, body: &str) -> Option<String> {
-        openai::HostError::parse(body).map(|error| error.message)
+        openai::message(body)
     }
 
     fn without(&self, refusal: &Refusal<'_>) -> Option<Adjustment> {

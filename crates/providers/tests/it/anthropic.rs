@@ -13,7 +13,7 @@ use selvedge_model::event::EffectClass;
 use selvedge_model::message::Block;
 use selvedge_model::tool::Risk;
 use selvedge_model::{Answer, CallId, Cancel, Digest, Message, Model, ModelError, Prompt, Role, ToolSpec};
-use selvedge_providers::fake::{AnthropicDialogue, Dialogue, Reply, Said, Server};
+use selvedge_providers::fake::{AnthropicDialogue, Dialogue, FakeAnswer, Reply, Server};
 use selvedge_providers::wire::Dialect;
 use selvedge_providers::{Connections, Format, Host, Remote};
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ impl Talk {
     }
 
     /// Sends the conversation; the host says this.
-    fn ask(&self, said: &Said) -> Answer {
+    fn ask(&self, said: &FakeAnswer) -> Answer {
         self.server.push(Reply::events(AnthropicDialogue.answer(said)));
         self.answer().unwrap()
     }
@@ -87,7 +87,7 @@ impl Talk {
     }
 
     /// Sends the conversation, and adds the answer to it.
-    fn go_on(&mut self, said: &Said) -> Answer {
+    fn go_on(&mut self, said: &FakeAnswer) -> Answer {
         let answer = self.ask(said);
         self.say(Role::Assistant, answer.content.clone());
         answer

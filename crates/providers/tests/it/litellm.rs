@@ -16,7 +16,7 @@ use selvedge_model::event::EffectClass;
 use selvedge_model::message::{Block, Message, Role};
 use selvedge_model::tool::Risk;
 use selvedge_model::{Answer, Cancel, Digest, Draft, Model, ModelError, Prompt, ToolSpec};
-use selvedge_providers::fake::{Dialogue, OpenAiChatDialogue, Reply, Said, Server};
+use selvedge_providers::fake::{Dialogue, FakeAnswer, OpenAiChatDialogue, Reply, Server};
 use selvedge_providers::wire::Dialect;
 use selvedge_providers::{Connections, Format, Host, Key, Remote};
 use serde_json::json;
@@ -118,7 +118,7 @@ fn ask(model: &Remote, messages: &[Arc<Message>]) -> (Result<Answer, ModelError>
 
 /// Two turns: two parallel calls, then an answer to their results.
 fn converse(server: &Server, model: &Remote) {
-    let calls = Said::text(&["Grü", "ße."]).call("call_a", "files_read", &["{\"path\":", "\"a\"}"]);
+    let calls = FakeAnswer::text(&["Grü", "ße."]).call("call_a", "files_read", &["{\"path\":", "\"a\"}"]);
     let calls = calls.call("call_b", "files_read", &["{\"path\":\"b\"}"]);
     server.push(Reply::events(OpenAiChatDialogue.answer(&calls)));
     let mut messages = vec![Arc::new(Message::text(Role::User, "compare"))];
@@ -144,7 +144,7 @@ fn converse(server: &Server, model: &Remote) {
             messages.push(Arc::new(Message { content: vec![result], ..Message::text(Role::Tool, "") }));
         }
     }
-    server.push(Reply::events(OpenAiChatDialogue.answer(&Said::text(&["They ", "differ."]))));
+    server.push(Reply::events(OpenAiChatDialogue.answer(&FakeAnswer::text(&["They ", "differ."]))));
     let answer = ask(model, &messages).0.unwrap();
     assert_eq!((answer.content, answer.end), (vec![Block::text("They differ.")], End::Finished));
     // The host behind the proxy sees both calls and both results.
@@ -164,7 +164,7 @@ fn fail(server: &Server, model: &Remote) {
     server.push(Reply::whole(status, &[("content-type", "application/json")], body));
     let error = ask(model, &messages).0.unwrap_err();
     assert!(matches!(error, ModelError::ContextTooLong { .. }), "{error:?}");
-    let events = OpenAiChatDialogue.answer(&Said::text(&["half", "never"]));
+    let events = OpenAiChatDialogue.answer(&FakeAnswer::text(&["half", "never"]));
     let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
     // The proxy gets the time to pass on what it has.
     server.push(Reply::stream().pieces(&events[..half]).pause(Duration::from_millis(500)).cut());

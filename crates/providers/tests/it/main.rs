@@ -2,6 +2,7 @@
 
 mod anthropic;
 mod litellm;
+mod llama;
 mod net;
 mod openai;
 mod replay;

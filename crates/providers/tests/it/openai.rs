@@ -8,7 +8,9 @@ use selvedge_model::event::EffectClass;
 use selvedge_model::message::{Block, Message, Role};
 use selvedge_model::tool::Risk;
 use selvedge_model::{Answer, CallId, Cancel, Digest, Model, ModelError, Prompt, ToolSpec};
-use selvedge_providers::fake::{Dialogue, OpenAiChatDialogue, OpenAiResponsesDialogue, Received, Reply, Said, Server};
+use selvedge_providers::fake::{
+    Dialogue, FakeAnswer, OpenAiChatDialogue, OpenAiResponsesDialogue, Received, Reply, Server,
+};
 use selvedge_providers::wire::Dialect;
 use selvedge_providers::{Connections, Host, Remote};
 use serde_json::{Value, json};
@@ -68,15 +70,15 @@ fn continued(answer: &Answer) -> Vec<Arc<Message>> {
     messages
 }
 
-fn two_calls() -> Said {
-    let said = Said::text(&["I read ", "both."]).thinking("two files", "gAAA-sealed");
+fn two_calls() -> FakeAnswer {
+    let said = FakeAnswer::text(&["I read ", "both."]).thinking("two files", "gAAA-sealed");
     said.call("call_a", "files_read", &["{\"path\":", "\"a\"}"]).call("call_b", "files_read", &["{\"path\": oops"])
 }
 
 #[test]
 fn a_host_that_rejects_two_fields_gets_requests_without_them_in_the_same_attempt_and_later() {
     let server = Server::start().unwrap();
-    let answer = OpenAiChatDialogue.answer(&Said::text(&["hi"]));
+    let answer = OpenAiChatDialogue.answer(&FakeAnswer::text(&["hi"]));
     server.handle(move |request| {
         let body = request.json();
         let refused = |status, message: &str| Reply::whole(status, &[JSON], json!({"detail": message}).to_string());
@@ -107,7 +109,7 @@ fn a_host_that_rejects_two_fields_gets_requests_without_them_in_the_same_attempt
 #[test]
 fn a_model_that_rejects_the_older_limit_gets_the_newer_one() {
     let server = Server::start().unwrap();
-    let answer = OpenAiChatDialogue.answer(&Said::text(&["hi"]));
+    let answer = OpenAiChatDialogue.answer(&FakeAnswer::text(&["hi"]));
     server.handle(move |request| match request.json().get("max_tokens") {
         Some(_) => {
             let message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.";
@@ -139,7 +141,7 @@ fn a_host_that_goes_on_rejecting_is_not_asked_for_ever() {
 fn the_next_turn_of_a_chat_has_both_calls_and_their_results_and_the_reasoning_of_the_host() {
     let server = Server::start().unwrap();
     server.push(Reply::events(OpenAiChatDialogue.answer(&two_calls())));
-    server.push(Reply::events(OpenAiChatDialogue.answer(&Said::text(&["done"]))));
+    server.push(Reply::events(OpenAiChatDialogue.answer(&FakeAnswer::text(&["done"]))));
     let model = remote(&OpenAiChatDialogue, &server, Dialect::default());
     let mut messages = vec![said("compare")];
     let answer = ask(&model, &messages, None).unwrap();
@@ -164,7 +166,7 @@ fn the_next_turn_of_a_chat_has_both_calls_and_their_results_and_the_reasoning_of
 fn the_next_turn_of_responses_has_the_sealed_reasoning_unchanged_before_its_calls() {
     let server = Server::start().unwrap();
     server.push(Reply::events(OpenAiResponsesDialogue.answer(&two_calls())));
-    server.push(Reply::events(OpenAiResponsesDialogue.answer(&Said::text(&["done"]))));
+    server.push(Reply::events(OpenAiResponsesDialogue.answer(&FakeAnswer::text(&["done"]))));
     let model = remote(&OpenAiResponsesDialogue, &server, Dialect::default());
     let mut messages = vec![said("compare")];
     let answer = ask(&model, &messages, None).unwrap();
@@ -195,7 +197,7 @@ fn a_host_that_parses_the_arguments_of_earlier_calls_gets_objects_and_the_thread
     for (dialogue, status) in [(&OpenAiChatDialogue as &dyn Dialogue, 500), (&OpenAiResponsesDialogue, 400)] {
         let server = Server::start().unwrap();
         let first = dialogue.answer(&two_calls());
-        let second = dialogue.answer(&Said::text(&["done"]));
+        let second = dialogue.answer(&FakeAnswer::text(&["done"]));
         let body = dialogue.error_body(status, message);
         server.handle(move |request| {
             let sent = String::from_utf8_lossy(&request.body).into_owned();
@@ -227,7 +229,7 @@ fn with_sessions() -> Dialect {
 fn a_session_is_kept_and_gets_only_what_is_new() {
     let server = Server::start().unwrap();
     server.push(Reply::events(OpenAiResponsesDialogue.answer(&two_calls())));
-    server.push(Reply::events(OpenAiResponsesDialogue.answer(&Said::text(&["done"]))));
+    server.push(Reply::events(OpenAiResponsesDialogue.answer(&FakeAnswer::text(&["done"]))));
     let model = remote(&OpenAiResponsesDialogue, &server, with_sessions());
     let mut messages = vec![said("compare")];
     let answer = ask(&model, &messages, None).unwrap();
@@ -250,7 +252,7 @@ fn a_session_is_kept_and_gets_only_what_is_new() {
 #[test]
 fn a_refused_session_is_told_and_the_whole_conversation_is_accepted() {
     let server = Server::start().unwrap();
-    let answer = OpenAiResponsesDialogue.answer(&Said::text(&["from the log"]));
+    let answer = OpenAiResponsesDialogue.answer(&FakeAnswer::text(&["from the log"]));
     let refusals = Arc::new(AtomicUsize::new(0));
     let counted = refusals.clone();
     server.handle(move |request| {
@@ -277,7 +279,7 @@ fn a_refused_session_is_told_and_the_whole_conversation_is_accepted() {
 #[test]
 fn a_model_without_reasoning_and_one_that_cannot_read_old_reasoning_still_answer() {
     let server = Server::start().unwrap();
-    let answer = OpenAiResponsesDialogue.answer(&Said::text(&["hi"]));
+    let answer = OpenAiResponsesDialogue.answer(&FakeAnswer::text(&["hi"]));
     server.handle(move |request| {
         let body = request.json();
         let refused = |error: Value| Reply::whole(400, &[JSON], json!({ "error": error }).to_string());

@@ -88,11 +88,11 @@ fn a_message_that_is_stored_once_counts_once() {
 fn how_an_answer_ended_is_read_from_the_end_of_the_run() {
     let failed = |class| Some(Failure { class, why: String::new() });
     for (code, failure, end) in [
-        ("model_length", failed(FailureClass::ModelLength), End::Length),
-        ("model_refused", failed(FailureClass::ModelDeclined), End::Refused),
+        ("output_limit_reached", failed(FailureClass::OutputLimitReached), End::Length),
+        ("model_declined", failed(FailureClass::ModelDeclined), End::Refused),
         ("completed", None, End::Finished),
         // The class counts, not the code.
-        ("model_length", None, End::Finished),
+        ("output_limit_reached", None, End::Finished),
     ] {
         let record = vec![said("hi"), answered("hel"), finished(code, failure, vec![])];
         assert_eq!(asked(&model(&record), 1).unwrap().end, end);

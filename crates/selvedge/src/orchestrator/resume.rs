@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use selvedge_engine::chain::{Continued, get_chain};
-use selvedge_engine::{Assignment, Error, Input, Outcome, Resumed};
+use selvedge_engine::{Error, Input, Outcome, Resumed, RunConfig, Submitted};
+use selvedge_model::blocking::on_thread;
 use selvedge_model::tool::Reconciled;
 use selvedge_model::{Call, Cancel, Event, Manifest, Message, MessageId, Output, Role, ThreadId};
 use selvedge_store::Error as StoreError;
@@ -16,7 +17,14 @@ use serde_json::{Value, json};
 use super::{Orchestrator, Shared, thread_tools};
 
 /// Sends a message to a descendant of the calling thread, and waits for the outcome.
-pub(super) fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Result<Value, String> {
+pub(super) async fn resume(shared: Arc<Shared>, call: Call, cancel: Cancel) -> Result<Value, String> {
+    let (run, same) = on_thread(move || begin(&shared, &call, &cancel)).await?;
+    let ended = run.await.map_err(|error| error.to_string())?;
+    Ok(with_success(ended.resumed.clone().unwrap_or(same), ended))
+}
+
+/// Begins the run; also returns how the thread was resumed if it goes on itself.
+fn begin(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Result<(Submitted, Resumed), String> {
     let thread = thread_tools::descendant(shared, call)?;
     let message = call.arguments.get("message").and_then(Value::as_str).ok_or("`message` is missing")?;
     if message.trim().is_empty() {
@@ -28,10 +36,8 @@ pub(super) fn resume(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Resu
     let input = Input::messages(vec![message]);
     let work = work(shared, end)?;
     // A stop of the calling thread stops the child; a stop of the child does not stop the calling thread.
-    let ended = shared.engine.resume(&thread, input, &work, &cancel.child(), &mut |_| {});
-    let ended = ended.map_err(|error| error.to_string())?;
-    let resumed = ended.resumed.clone().unwrap_or_else(|| same_thread(&thread, end));
-    Ok(with_success(resumed, ended))
+    let run = shared.engine.submit_resume(&thread, input, &work, &cancel.child());
+    Ok((run.map_err(|error| error.to_string())?, same_thread(&thread, end)))
 }
 
 /// The outcome of a call that was dispatched and whose outcome is unknown.
@@ -67,9 +73,9 @@ fn finish(shared: &Arc<Shared>, resumed: Resumed, cancel: &Cancel) -> Result<Val
     Ok(with_success(resumed, outcome))
 }
 
-/// The assignment of the end of a chain.
-fn work(shared: &Arc<Shared>, end: &Manifest) -> Result<Assignment, String> {
-    Orchestrator { shared: shared.clone() }.assignment(end).map_err(|error| error.to_string())
+/// The run configuration of the end of a chain.
+fn work(shared: &Arc<Shared>, end: &Manifest) -> Result<RunConfig, String> {
+    Orchestrator { shared: shared.clone() }.run_config(end).map_err(|error| error.to_string())
 }
 
 /// How a thread was resumed by a call, if the message of the call is in a log of its chain.

@@ -9,7 +9,7 @@ use selvedge_engine::blobs::READ_TOOL;
 use selvedge_engine::chain::get_chain;
 use selvedge_engine::outcome::{aggregate_results, get_status};
 use selvedge_engine::search::{Query, SearchType, chain_search};
-use selvedge_engine::standing::{Standing, list_active};
+use selvedge_engine::thread_state::{ThreadState, list_active};
 use selvedge_engine::transcript::read_transcript;
 use selvedge_model::blocking::{BoxFuture, on_thread};
 use selvedge_model::event::{EffectClass, Process};
@@ -18,11 +18,7 @@ use selvedge_model::{Call, Cancel, Output, Status, Stop, ThreadId, Tool, ToolErr
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{HANDOFF, SPAWN, Shared, blob, older_names, resume};
-
-/// The tools that wait for threads.
-const WAIT: &str = "wait_threads";
-const RESUME: &str = "resume_thread";
+use super::{HANDOFF, SPAWN, Shared, blob, older_names, resume, search};
 
 /// The error of a wait for a thread that waits for the calling one.
 const DEADLOCK: &str = "deadlock: it waits for this thread";
@@ -33,13 +29,22 @@ const FOUND_MAX: usize = 50;
 /// The future of a tool that waits.
 type ResultFuture = BoxFuture<'static, Result<Value, String>>;
 
+/// Finds out the outcome of a call that was dispatched.
+type Reconcile = fn(&Arc<Shared>, &Call, &Cancel) -> Reconciled;
+
 /// The function of a tool.
 #[derive(Clone, Copy)]
 enum Function {
     /// It reads logs or changes threads, and blocks.
     Blocks(fn(&Arc<Shared>, &Call, &Cancel) -> Result<Value, String>),
-    /// It is async: it needs no thread while it waits.
-    Waits(fn(Arc<Shared>, Call, Cancel) -> ResultFuture),
+    /// It waits for threads; it is async, and needs no thread of the system meanwhile.
+    Waits {
+        run: fn(Arc<Shared>, Call, Cancel) -> ResultFuture,
+        /// The threads that a call with these arguments waits for.
+        awaited: fn(&Value) -> Vec<ThreadId>,
+        /// Finds out the outcome of a call that was dispatched.
+        reconcile: Option<Reconcile>,
+    },
 }
 
 /// A tool that acts on threads.
@@ -80,7 +85,7 @@ fn thread_ids(with_timeout: bool) -> Value {
     json!({"type": "object", "properties": properties, "required": ["thread_ids"], "additionalProperties": false})
 }
 
-const DEFINITIONS: [Definition; 13] = [
+const DEFINITIONS: [Definition; 14] = [
     Definition {
         name: SPAWN,
         capability: "tool.threads.spawn",
@@ -93,8 +98,8 @@ const DEFINITIONS: [Definition; 13] = [
                     "directive": {"type": "string", "description": "The directive, such as `reports/weekly`."},
                     "inputs": {"type": "object", "description": "The inputs of the directive."},
                     "async": {"type": "boolean", "description": "Whether to return without waiting."},
-                    "model": {"type": "string"},
-                    "agent": {"type": "string"},
+                    "model": {"type": "string", "description": "The model; by default that of the directive or the agent."},
+                    "agent": {"type": "string", "description": "The agent that runs the directive."},
                     "limits": {
                         "type": "object",
                         "description": "Limits of the child, at most those of this thread: turns, tokens, spend (dollars), spawns, depth, duration_seconds.",
@@ -110,14 +115,18 @@ const DEFINITIONS: [Definition; 13] = [
         function: Function::Blocks(|_, _, _| Err("a child is started by the engine".to_owned())),
     },
     Definition {
-        name: WAIT,
+        name: "wait_threads",
         capability: "tool.threads.wait",
         description: "Waits until threads have ended, following handoffs to successors, and returns the outcome of each.",
         input_schema: || thread_ids(true),
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        function: Function::Waits(|shared, call, cancel| Box::pin(wait(shared, call, cancel))),
+        function: Function::Waits {
+            run: |shared, call, cancel| Box::pin(wait(shared, call, cancel)),
+            awaited: |arguments| arguments.get("thread_ids").and_then(Value::as_array).map(ids).unwrap_or_default(),
+            reconcile: None,
+        },
     },
     Definition {
         name: "get_status",
@@ -130,7 +139,7 @@ const DEFINITIONS: [Definition; 13] = [
         function: Function::Blocks(|shared, call, _| {
             let outcome = get_status(&**shared.store(), shared.engine.trust(), &thread(call)?);
             let outcome = outcome.map_err(|error| error.to_string())?;
-            let is_known = outcome.status != Standing::NotFound;
+            let is_known = outcome.status != ThreadState::NotFound;
             let mut result = json!(outcome);
             result["success"] = json!(is_known);
             if !is_known {
@@ -166,7 +175,7 @@ const DEFINITIONS: [Definition; 13] = [
     Definition {
         name: "get_chain",
         capability: "tool.threads.chain",
-        description: "Lists the threads of one execution, from the first to the current one.",
+        description: "Lists the threads of a chain, which is one execution across several threads, from the first to the current one.",
         input_schema: thread_id,
         class: EffectClass::Pure,
         kind: ToolKind::Work,
@@ -176,15 +185,15 @@ const DEFINITIONS: [Definition; 13] = [
     Definition {
         name: "chain_search",
         capability: "tool.threads.search",
-        description: "Searches the messages and calls of all threads of one execution.",
+        description: "Searches the messages, calls and blobs of all threads of a chain, which is one execution across several threads.",
         input_schema: || {
             json!({
                 "type": "object",
                 "properties": {
-                    "thread_id": {"type": "string"},
+                    "thread_id": {"type": "string", "description": "Any thread of the chain."},
                     "query": {"type": "string", "description": "A text, or a regular expression."},
                     "search_type": {"type": "string", "enum": ["text", "regex"]},
-                    "max_results": {"type": "integer", "minimum": 1},
+                    "max_results": {"type": "integer", "minimum": 1, "description": "The most events to return."},
                 },
                 "required": ["thread_id", "query"],
                 "additionalProperties": false,
@@ -211,13 +220,26 @@ const DEFINITIONS: [Definition; 13] = [
         }),
     },
     Definition {
+        name: "search_threads",
+        capability: "tool.threads.search",
+        description: "Searches all earlier threads of this agent, and returns the best passage of each.",
+        input_schema: search::input_schema,
+        class: EffectClass::Pure,
+        kind: ToolKind::Work,
+        risk: Risk::Safe,
+        function: Function::Blocks(search::search),
+    },
+    Definition {
         name: "read_transcript",
         capability: "tool.threads.read",
         description: "Returns the messages of a thread as text.",
         input_schema: || {
             json!({
                 "type": "object",
-                "properties": {"thread_id": {"type": "string"}, "tail_lines": {"type": "integer", "minimum": 1}},
+                "properties": {
+                    "thread_id": {"type": "string", "description": "The thread."},
+                    "tail_lines": {"type": "integer", "minimum": 1, "description": "Return only this many lines from the end."},
+                },
                 "required": ["thread_id"],
                 "additionalProperties": false,
             })
@@ -261,7 +283,7 @@ const DEFINITIONS: [Definition; 13] = [
         function: Function::Blocks(|shared, call, _| stop(shared, call, Stop::Killed, "killed")),
     },
     Definition {
-        name: RESUME,
+        name: "resume_thread",
         capability: "tool.threads.resume",
         description: "Resumes a descendant of this thread with a message, and waits for the outcome.",
         input_schema: || {
@@ -275,7 +297,11 @@ const DEFINITIONS: [Definition; 13] = [
         class: EffectClass::AtMostOnce,
         kind: ToolKind::Work,
         risk: Risk::Write,
-        function: Function::Blocks(resume::resume),
+        function: Function::Waits {
+            run: |shared, call, cancel| Box::pin(resume::resume(shared, call, cancel)),
+            awaited: |arguments| arguments.get("thread_id").map(|named| ids([named])).unwrap_or_default(),
+            reconcile: Some(resume::reconcile),
+        },
     },
     Definition {
         name: HANDOFF,
@@ -318,7 +344,7 @@ pub(super) fn all(shared: &Arc<Shared>) -> Vec<Arc<dyn Tool>> {
     DEFINITIONS.iter().map(|definition| Arc::new(tool(definition)) as Arc<dyn Tool>).collect()
 }
 
-fn value<T: Serialize, E: std::fmt::Display>(found: Result<T, E>) -> Result<Value, String> {
+pub(super) fn value<T: Serialize, E: std::fmt::Display>(found: Result<T, E>) -> Result<Value, String> {
     let found = found.map_err(|error| error.to_string())?;
     serde_json::to_value(found).map_err(|error| error.to_string())
 }
@@ -346,14 +372,18 @@ fn threads(call: &Call) -> Result<(Vec<ThreadId>, Map<String, Value>), String> {
     Ok((threads, failed))
 }
 
-/// The threads that a call waits for.
+/// The threads that a call of a tool waits for.
 fn awaited(tool: &str, arguments: &Value) -> Vec<ThreadId> {
-    let named = match older_names::operation(tool, arguments) {
-        WAIT => arguments.get("thread_ids").and_then(Value::as_array).map_or(&[][..], Vec::as_slice),
-        RESUME => arguments.get("thread_id").map_or(&[][..], std::slice::from_ref),
-        _ => &[],
-    };
-    named.iter().filter_map(|named| ThreadId::new(named.as_str()?).ok()).collect()
+    let name = older_names::operation(tool, arguments);
+    match DEFINITIONS.iter().find(|definition| definition.name == name).map(|definition| definition.function) {
+        Some(Function::Waits { awaited, .. }) => awaited(arguments),
+        Some(Function::Blocks(_)) | None => Vec::new(),
+    }
+}
+
+/// The valid thread ids among these values.
+fn ids<'v>(named: impl IntoIterator<Item = &'v Value>) -> Vec<ThreadId> {
+    named.into_iter().filter_map(|named| ThreadId::new(named.as_str()?).ok()).collect()
 }
 
 /// The error of an entry of the list.
@@ -379,7 +409,7 @@ fn with_failed(mut result: Value, failed: Map<String, Value>) -> Value {
 }
 
 /// A positive integer argument of a call.
-fn number(call: &Call, name: &str) -> Result<Option<usize>, String> {
+pub(super) fn number(call: &Call, name: &str) -> Result<Option<usize>, String> {
     let given = call.arguments.get(name).filter(|given| !given.is_null());
     let whole =
         |given: &Value| given.as_u64().filter(|number| *number > 0).and_then(|number| usize::try_from(number).ok());
@@ -450,8 +480,8 @@ impl Started for StartedCall {
         let cancel = cancel.clone();
         match (cancel.said(), function) {
             (Some(_), _) => Dispatch::Done(Err(ToolError::Stopped { tool: call.name })),
-            (None, Function::Waits(function)) => {
-                Dispatch::future(async move { Ok(output(function(shared, call, cancel).await)) })
+            (None, Function::Waits { run, .. }) => {
+                Dispatch::future(async move { Ok(output(run(shared, call, cancel).await)) })
             }
             (None, Function::Blocks(function)) => {
                 Dispatch::blocking(move || Ok(output(function(&shared, &call, &cancel))))
@@ -523,6 +553,9 @@ impl Tool for ThreadTool {
     }
 
     fn reconcile(&self, call: &Call, cancel: &Cancel) -> Reconciled {
-        if self.spec.name == RESUME { resume::reconcile(&self.shared, call, cancel) } else { Reconciled::Unsupported }
+        match self.function {
+            Function::Waits { reconcile: Some(reconcile), .. } => reconcile(&self.shared, call, cancel),
+            Function::Waits { .. } | Function::Blocks(_) => Reconciled::Unsupported,
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use selvedge::model::tool::Risk;
 use selvedge::model::{Cancel, Classify, DirectiveId, Kind, Status, TaskId};
-use selvedge::workshop::{OrderError, OrderOptions};
+use selvedge::project::{ProjectError, RunOptions};
 use serde_json::json;
 
 use crate::support::{House, Listening, Ran, results};
@@ -19,8 +19,8 @@ fn with_context(house: &House, context: &str) {
 fn listened(house: &House) -> (Ran, Vec<String>) {
     let mut heard = None;
     let ran = house.run_until("use", &Cancel::new(), |order| {
-        let listening = Listening { inner: order.assignment.model.clone(), heard: Mutex::default() };
-        order.assignment.model = heard.insert(Arc::new(listening)).clone();
+        let listening = Listening { inner: order.run_config.model.clone(), heard: Mutex::default() };
+        order.run_config.model = heard.insert(Arc::new(listening)).clone();
     });
     let heard = heard.unwrap().heard.lock().unwrap().clone();
     (ran, heard)
@@ -79,7 +79,7 @@ fn missing_knowledge_is_an_error_with_file_and_line() {
     for (name, line, more) in [("style/tone", 5, "no knowledge"), ("../secret", 5, "knowledge")] {
         let base = format!("---\nname: base\ncontext:\n  system:\n    - {name}\n---\n\nThe body.\n");
         house.write(".ai/directives/base.md", &base);
-        let error = house.order("use").unwrap_err();
+        let error = house.prepare("use").unwrap_err();
         let text = error.to_string();
         assert!(text.contains("directives/base.md") && text.contains(&format!("line {line}")), "{text}");
         assert!(text.contains(name) && (name != "style/tone" || text.contains(more)), "{text}");
@@ -90,7 +90,7 @@ fn missing_knowledge_is_an_error_with_file_and_line() {
     house.write(".ai/knowledge/facts.md", "Water is wet.\n");
     let ran = house.run("use");
     std::fs::remove_file(house.root.join(".ai/knowledge/facts.md")).unwrap();
-    assert!(house.workshop().assignment(&ran.thread.manifest).is_err());
+    assert!(house.project().run_config(&ran.thread.manifest).is_err());
 }
 
 #[test]
@@ -98,22 +98,22 @@ fn the_text_of_a_task_is_in_the_system_prompt_of_its_runs() {
     let house = House::new();
     with_context(&house, "{}");
     let task = Some(TaskId::new("17").unwrap());
-    let options = || OrderOptions { task: task.clone(), ..OrderOptions::default() };
+    let options = || RunOptions { task: task.clone(), ..RunOptions::default() };
     let id = DirectiveId::new("use").unwrap();
-    let error = house.workshop().order(&id, options()).unwrap_err();
-    assert!(matches!(&error, OrderError::Item(_)) && error.to_string().contains("tasks/17"), "{error}");
+    let error = house.project().prepare(&id, options()).unwrap_err();
+    assert!(matches!(&error, ProjectError::Item(_)) && error.to_string().contains("tasks/17"), "{error}");
     house.write(".ai/knowledge/tasks/17.md", "---\ntitle: Tea\n---\nMake tea for Anna.\n");
-    let order = house.workshop().order(&id, options()).unwrap();
+    let order = house.project().prepare(&id, options()).unwrap();
     let rules = "Uses things.\n\n<task>\nMake tea for Anna.\n</task>";
-    assert_eq!((order.assignment.system.as_str(), &order.thread.task_id), (rules, &task));
+    assert_eq!((order.run_config.system.as_str(), &order.thread.task_id), (rules, &task));
     let engine = house.engine(Arc::new(house.open()));
     let thread = engine.create(order.thread, Vec::new()).unwrap();
     let manifest = engine.store().get(&thread).unwrap().manifest;
     // What is written there counts when the run begins; a missing task makes no thread unusable.
     house.write(".ai/knowledge/tasks/17.md", "Make coffee for Anna.\n");
-    assert!(house.workshop().assignment(&manifest).unwrap().system.contains("Make coffee"));
+    assert!(house.project().run_config(&manifest).unwrap().system.contains("Make coffee"));
     std::fs::remove_file(house.root.join(".ai/knowledge/tasks/17.md")).unwrap();
-    let work = house.workshop().assignment(&manifest).unwrap();
+    let work = house.project().run_config(&manifest).unwrap();
     assert_eq!((work.system.as_str(), work.notices.len()), ("Uses things.", 1));
     assert!(work.notices[0].contains("task `17` is missing"), "{:?}", work.notices);
 }
@@ -125,7 +125,7 @@ fn a_body_with_a_missing_input_is_reported_with_file_and_line() {
     house.script(&json!([{"say": "Done."}]));
     house.write(".ai/directives/base.md", "---\nname: base\n---\n\nFirst.\nSecond, {env:HOME}.\n");
     house.write(".ai/directives/use.md", "---\nname: use\nextends: base\nversion: 1.0.0\n---\n");
-    let error = house.order("use").unwrap_err();
+    let error = house.prepare("use").unwrap_err();
     let text = error.to_string();
     assert!(text.contains("directives/base.md` can't be filled in: line 6: `{env:HOME}` is not allowed"), "{text}");
     assert_eq!((error.kind(), error.code()), (Kind::Denied, "interpolation_not_allowed"));
@@ -138,8 +138,8 @@ fn an_unacknowledged_dangerous_tool_is_not_offered_with_a_notice() {
     house.tool("look", "pure", "echo seen", json!({}));
     house.directive("use", &["wipe", "look"], "Use the tools.");
     house.script(&json!([{"say": "Done."}]));
-    let order = house.order("use").unwrap();
-    let offered: Vec<_> = order.assignment.offered().map(|spec| spec.name.as_str()).collect();
+    let order = house.prepare("use").unwrap();
+    let offered: Vec<_> = order.run_config.offered().map(|spec| spec.name.as_str()).collect();
     assert_eq!(offered, ["look"]);
     assert!(
         matches!(&order.notices[..], [one] if one.contains("`wipe`") && one.contains("acknowledge")),
@@ -147,7 +147,11 @@ fn an_unacknowledged_dangerous_tool_is_not_offered_with_a_notice() {
         order.notices
     );
     house.directive("use", &["look"], "Look.");
-    assert_eq!(house.order("use").unwrap().notices, Vec::<String>::new(), "what it may not call anyway is not told of");
+    assert_eq!(
+        house.prepare("use").unwrap().notices,
+        Vec::<String>::new(),
+        "what it may not call anyway is not told of"
+    );
 }
 
 /// A command that could not be read let the tool of the same name through that comes with the program.
@@ -158,7 +162,7 @@ fn a_tool_of_the_project_takes_precedence_even_if_it_is_invalid() {
     house.tool("pay", "pure", "echo one", json!({}));
     let tool = std::fs::read_to_string(house.root.join(".ai/tools/pay.yaml")).unwrap();
     house.write(".ai/tools/a/pay.yaml", &tool);
-    let tools = house.workshop().tools().unwrap();
+    let tools = house.project().tools().unwrap();
     let names: Vec<_> = tools.ready.iter().map(|tool| tool.spec().name.as_str()).collect();
     assert_eq!(names, ["file_read", "file_list", "pay"]);
     assert_eq!(tools.notices.len(), 2, "{:?}", tools.notices);

@@ -146,9 +146,9 @@ fn results_of_tools_are_never_expanded() {
     house.write("tricks", tricks);
     let mut heard = None;
     let ran = house.run_until("use", &Cancel::new(), |order| {
-        let model = Arc::new(Listening { inner: order.assignment.model.clone(), heard: Mutex::default() });
+        let model = Arc::new(Listening { inner: order.run_config.model.clone(), heard: Mutex::default() });
         heard = Some(model.clone());
-        order.assignment.model = model;
+        order.run_config.model = model;
     });
     assert_eq!(results(&ran.thread), [(tricks.to_owned(), false)]);
     let prompts = heard.unwrap().heard.lock().unwrap().clone();
@@ -182,7 +182,7 @@ fn a_thread_whose_model_keeps_cutting_is_suspended_and_can_be_resumed() {
     let ran = house.run("use");
     assert_eq!(
         (ran.ended.status.status().unwrap(), ran.ended.code.as_deref().unwrap()),
-        (Status::Suspended, "model_cut")
+        (Status::Suspended, "model_answer_cut")
     );
     assert!(ran.ended.why.as_ref().unwrap().contains("the line went dead"), "{:?}", ran.ended.why);
     assert_eq!(ran.told.iter().filter(|told| *told == "void").count(), 3, "{:?}", ran.told);

@@ -34,7 +34,7 @@ fn house() -> (House, ThreadId) {
     house.directive("pay", &["pay"], "Pay what is due.");
     let pay = |amount: u64| json!({"calls": [{"tool": "pay", "arguments": {"a": amount}}]});
     house.script(&json!([pay(5), pay(7), pay(9), {"say": "All paid."}]));
-    let thread = house.engine(Arc::new(house.open())).create(house.order("pay").unwrap().thread, Vec::new()).unwrap();
+    let thread = house.engine(Arc::new(house.open())).create(house.prepare("pay").unwrap().thread, Vec::new()).unwrap();
     house.write("thread", thread.as_str());
     (house, thread)
 }
@@ -66,10 +66,10 @@ fn child() {
     let engine = house.engine(Arc::new(store));
     engine.recover().unwrap();
     let manifest = engine.store().get(&thread).unwrap().manifest;
-    let work = house.workshop().assignment(&manifest).unwrap();
+    let work = house.project().run_config(&manifest).unwrap();
     let ended = match manifest.status {
         Status::Created => {
-            let task = Message::text(Role::User, house.order("pay").unwrap().task);
+            let task = Message::text(Role::User, house.prepare("pay").unwrap().task);
             let input = Input::messages(vec![task.with_id(MessageId::new("task").unwrap())]);
             engine.send(&thread, input, &work, &Cancel::new(), &mut |_| {})
         }

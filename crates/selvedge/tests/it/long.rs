@@ -17,7 +17,7 @@ use selvedge::model::{AgentId, Answer, CallId, Cancel, Model, ModelError, NewThr
 use selvedge::store::memory::MemoryStore;
 use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::tools::ProcessGroups;
-use selvedge::{Assignment, Engine, EngineOptions, Input, Redactor};
+use selvedge::{Engine, EngineOptions, Input, Redactor, RunConfig};
 use serde_json::json;
 
 use crate::support::{Watched, look};
@@ -89,7 +89,7 @@ fn turn_five_thousand_costs_what_turn_fifty_did() {
     });
     let agent = AgentId::new("scribe").unwrap();
     let model = Arc::new(Busy { store: store.clone(), turn: AtomicU64::new(0), marks: Mutex::default() });
-    let mut work = Assignment::new(agent.clone(), model.clone(), "busy");
+    let mut work = RunConfig::new(agent.clone(), model.clone(), "busy");
     work.tools = vec![look()];
     let thread = engine.create(NewThread::of(agent), Vec::new()).unwrap();
     let ended = engine.send(&thread, Input::text("look"), &work, &Cancel::new(), &mut |_| {}).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use selvedge::model::{AgentId, Classify, DirectiveId, Status, ThreadId};
-use selvedge::workshop::OrderOptions;
+use selvedge::project::RunOptions;
 use serde_json::json;
 
 use crate::support::{House, results};
@@ -43,15 +43,15 @@ fn items_behind_symbolic_links_are_refused() {
     symlink(elsewhere.path().join("evil.md"), house.root.join(".ai/directives/evil.md")).unwrap();
     symlink(elsewhere.path(), house.root.join(".ai/directives/away")).unwrap();
     for id in ["evil", "away/evil"] {
-        let error = house.order(id).unwrap_err();
+        let error = house.prepare(id).unwrap_err();
         assert!(error.to_string().contains("link"), "{id}: {error}");
     }
     assert_eq!(house.run("good").ended.status, Status::Completed);
     fs::create_dir_all(house.root.join(".ai/agents")).unwrap();
     fs::write(elsewhere.path().join("spy.yaml"), "identity: A spy.\n").unwrap();
     symlink(elsewhere.path().join("spy.yaml"), house.root.join(".ai/agents/spy.yaml")).unwrap();
-    let options = OrderOptions { agent: Some(AgentId::new("spy").unwrap()), ..OrderOptions::default() };
-    let error = house.workshop().order(&DirectiveId::new("good").unwrap(), options).unwrap_err();
+    let options = RunOptions { agent: Some(AgentId::new("spy").unwrap()), ..RunOptions::default() };
+    let error = house.project().prepare(&DirectiveId::new("good").unwrap(), options).unwrap_err();
     assert!(error.to_string().contains("link"), "{} {error}", error.code());
 }
 

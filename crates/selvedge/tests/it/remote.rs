@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use selvedge::providers::fake::{AnthropicDialogue, Dialogue, Reply, Said, Server};
+use selvedge::providers::fake::{AnthropicDialogue, Dialogue, FakeAnswer, Reply, Server};
 use selvedge::{Job, Selvedge, Status};
 
 const CANARY: &str = "canary-0123456789abcdef";
@@ -20,7 +20,7 @@ fn files(folder: &Path) -> Vec<Vec<u8>> {
 #[test]
 fn a_program_names_a_model_and_passes_its_environment() {
     let server = Server::start().unwrap();
-    let said = Said::text(&["The key is ", CANARY, "."]);
+    let said = FakeAnswer::text(&["The key is ", CANARY, "."]);
     server.handle(move |_| Reply::events(AnthropicDialogue.answer(&said)));
     let folder = tempfile::tempdir().unwrap();
     let variables = [("ANTHROPIC_API_KEY", CANARY.to_owned()), ("ANTHROPIC_BASE_URL", server.url())];

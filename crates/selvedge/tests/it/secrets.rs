@@ -47,7 +47,7 @@ fn secrets_reach_no_log_no_database_no_blob_and_no_subscriber() {
     let leaks = json!({"tool": "tell", "arguments": {"a": format!("{TOKEN} {KEY}")}});
     let says = format!("It is {TOKEN}, {KEY}, {{result}}.");
     house.script(&json!([{ "calls": calls }, {"calls": [leaks]}, {"say": says, "repeat": "forever"}]));
-    let mut order = house.order("spy").unwrap();
+    let mut order = house.prepare("spy").unwrap();
     // Also as an input, as the task and as a message, as a person would paste it.
     order.thread.inputs.insert("x".to_owned(), json!(TOKEN));
     order.thread.title = Some(format!("About {KEY}"));
@@ -56,7 +56,7 @@ fn secrets_reach_no_log_no_database_no_blob_and_no_subscriber() {
     let mut committed = String::new();
     for text in [order.task, format!("my token is {TOKEN}, my key {KEY}")] {
         let ended = engine
-            .send(&thread, Input::text(text), &order.assignment, &Cancel::new(), &mut |told| {
+            .send(&thread, Input::text(text), &order.run_config, &Cancel::new(), &mut |told| {
                 committed.push_str(&format!("{told:?}"));
             })
             .unwrap();
@@ -80,13 +80,13 @@ fn a_queued_message_contains_no_secret_either() {
     house.tool("wait", "pure", "touch begun; while [ ! -e go ]; do sleep 0.01; done", json!({}));
     house.directive("wait", &["wait"], "Wait.");
     house.calls_once("wait", &json!({}));
-    let order = house.order("wait").unwrap();
+    let order = house.prepare("wait").unwrap();
     let one = house.engine(Arc::new(house.open()));
     let two = house.engine(Arc::new(house.open()));
     let thread = one.create(order.thread, Vec::new()).unwrap();
     let mut found = Vec::new();
     std::thread::scope(|scope| {
-        let work = &order.assignment;
+        let work = &order.run_config;
         let task = order.task;
         let one = &one;
         let two = &two;

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use selvedge::hooks::{Hook, Hooks};
 use selvedge::items::config::state_persistence::{Action, Coalesce, StatePersistence};
+use selvedge::items::hook::{HookFile, resolve};
 use selvedge::log::{Signer, Trust};
 use selvedge::model::answer::{Drafts, End, Usage};
 use selvedge::model::blocking::BoxFuture;
@@ -28,7 +30,7 @@ use selvedge::store_local::disk::{Disk, DiskFile, OpenMode, RealDisk};
 use selvedge::store_local::system::SystemIds;
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::{Assignment, Engine, EngineOptions, Input, NoticeKind, Outcome, Permission, Redactor, RunEvent};
+use selvedge::{Engine, EngineOptions, Input, NoticeKind, Outcome, Permission, Redactor, RunConfig, RunEvent};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -75,9 +77,9 @@ impl Disk for Filling {
 
 /// A clock that says what it is told to.
 #[derive(Debug)]
-struct Said(AtomicU64);
+struct FakeAnswer(AtomicU64);
 
-impl Clock for Said {
+impl Clock for FakeAnswer {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(i64::try_from(self.0.fetch_add(1000, Ordering::SeqCst)).unwrap())
     }
@@ -135,7 +137,7 @@ impl Model for Talker {
 struct House {
     folder: TempDir,
     signer: Signer,
-    clock: Arc<Said>,
+    clock: Arc<FakeAnswer>,
     disk: Arc<Filling>,
     config: StatePersistence,
 }
@@ -157,7 +159,7 @@ impl House {
         LocalStore::init(folder.path(), disk.clone()).unwrap();
         let mut config = StatePersistence::builtin();
         change(&mut config);
-        let clock = Arc::new(Said(AtomicU64::new(1_800_000_000_000_000)));
+        let clock = Arc::new(FakeAnswer(AtomicU64::new(1_800_000_000_000_000)));
         Self { folder, signer: Signer::generate(&SystemIds), clock, disk, config }
     }
 
@@ -187,11 +189,13 @@ impl House {
         store.unwrap()
     }
 
-    fn work(&self, calls: usize, text: &str, then: Then) -> (Assignment, Arc<Talker>) {
+    fn work(&self, calls: usize, text: &str, then: Then) -> (RunConfig, Arc<Talker>) {
         let model = Arc::new(Talker { calls, text: text.to_owned(), then, shown: AtomicUsize::new(0) });
-        let mut work = Assignment::new(AgentId::new("scribe").unwrap(), model.clone(), "talker");
-        work.patience.wait = Duration::from_millis(1);
-        work.hooks = vec![json!({"event": "limit", "directive": "on_limit", "inputs": {}})];
+        let mut work = RunConfig::new(AgentId::new("scribe").unwrap(), model.clone(), "talker");
+        work.retries.wait = Duration::from_millis(1);
+        let file = HookFile::parse("hooks: [{event: limit, directive: on_limit}]").unwrap();
+        let placed = resolve(Some(&file), None, None).into_iter();
+        work.hooks = Arc::new(Hooks::new(placed.map(|placed| Hook { placed, calls: Vec::new() }).collect()));
         work.tools = vec![look()];
         (work, model)
     }
@@ -207,7 +211,7 @@ impl House {
         calls: usize,
         text: &str,
         then: Then,
-        change: impl FnOnce(&mut Assignment),
+        change: impl FnOnce(&mut RunConfig),
     ) -> (ThreadId, Ran) {
         let watched = Arc::new(Watched::new(self.open()));
         let keeper = Keeper::new(Arc::new(self.open()), self.config.clone()).unwrap();

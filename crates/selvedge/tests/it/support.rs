@@ -20,12 +20,12 @@ use selvedge::model::tool::{Function, Risk};
 use selvedge::model::{
     Answer, Cancel, Digest, DirectiveId, Draft, Model, ModelError, Output, Prompt, Thread, ThreadId, Tool, ToolSpec,
 };
+use selvedge::project::{Models, PreparedRun, Program, Project, ProjectError, RunOptions};
 use selvedge::store::{Acquire, Filter, Leases, Registry, Store};
 use selvedge::store_local::disk::RealDisk;
 use selvedge::store_local::system::{SystemClock, SystemIds};
 use selvedge::store_local::{Access, LocalStore, Options};
 use selvedge::tools::ProcessGroups;
-use selvedge::workshop::{Models, Order, OrderError, OrderOptions, Program, Workshop};
 use selvedge::{Engine, EngineOptions, Input, NoticeKind, Outcome, Redactor, RunEvent};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -138,12 +138,12 @@ impl House {
         LocalStore::open(options).unwrap()
     }
 
-    pub(crate) fn workshop(&self) -> Workshop {
+    pub(crate) fn project(&self) -> Project {
         let project = Some(self.root.join(".ai"));
         let library = Library { project, user: None, trust: self.trust(), policy: Policy::default() };
-        Workshop {
+        Project {
             library,
-            project: self.root.clone(),
+            folder: self.root.clone(),
             environment: self.environment.clone(),
             config: selvedge::items::Config::built_in(),
             models: Models::default(),
@@ -166,11 +166,11 @@ impl House {
     }
 
     /// A directive made ready, with the script as its model.
-    pub(crate) fn order(&self, directive: &str) -> Result<Order, OrderError> {
+    pub(crate) fn prepare(&self, directive: &str) -> Result<PreparedRun, ProjectError> {
         let model = Some("scripted:script.yaml".to_owned());
         let id = DirectiveId::new(directive).unwrap();
-        let mut order = self.workshop().order(&id, OrderOptions { model, ..OrderOptions::default() })?;
-        order.assignment.patience.wait = Duration::from_millis(1);
+        let mut order = self.project().prepare(&id, RunOptions { model, ..RunOptions::default() })?;
+        order.run_config.retries.wait = Duration::from_millis(1);
         Ok(order)
     }
 
@@ -180,19 +180,19 @@ impl House {
     }
 
     /// Runs a directive until it ends or is cancelled.
-    pub(crate) fn run_until(&self, directive: &str, cancel: &Cancel, change: impl FnOnce(&mut Order)) -> Ran {
-        let mut order = self.order(directive).unwrap();
+    pub(crate) fn run_until(&self, directive: &str, cancel: &Cancel, change: impl FnOnce(&mut PreparedRun)) -> Ran {
+        let mut order = self.prepare(directive).unwrap();
         change(&mut order);
         let engine = self.engine(Arc::new(self.open()));
         let thread = engine.create(order.thread, Vec::new()).unwrap();
-        self.hear(&engine, &thread, Input::text(order.task), &order.assignment, cancel)
+        self.hear(&engine, &thread, Input::text(order.task), &order.run_config, cancel)
     }
 
     /// Says something more to a thread.
     pub(crate) fn send(&self, thread: &ThreadId, text: &str) -> Ran {
         let store = self.open();
-        let mut work = self.workshop().assignment(&store.get(thread).unwrap().manifest).unwrap();
-        work.patience.wait = Duration::from_millis(1);
+        let mut work = self.project().run_config(&store.get(thread).unwrap().manifest).unwrap();
+        work.retries.wait = Duration::from_millis(1);
         let engine = self.engine(Arc::new(store));
         self.hear(&engine, thread, Input::text(text), &work, &Cancel::new())
     }
@@ -202,7 +202,7 @@ impl House {
         engine: &Engine,
         thread: &ThreadId,
         input: Input,
-        work: &selvedge::Assignment,
+        work: &selvedge::RunConfig,
         cancel: &Cancel,
     ) -> Ran {
         let mut told = Vec::new();

@@ -9,7 +9,7 @@ use selvedge_store::{Error, Result};
 use serde_json::Value;
 
 use super::{BackedUp, BackupRun, Copied, Erasures, copy_bytes, copy_file, entries};
-use crate::copy_check::{Bad, CopyVerdict, MANIFEST, belongs, judge_copy};
+use crate::copy_check::{CopyVerdict, FailedCheck, MANIFEST, belongs, judge_copy};
 use crate::core::io_error;
 use crate::db::Db;
 use crate::disk::{self, OpenMode};
@@ -30,7 +30,7 @@ impl BackupRun<'_> {
                 self.note(row, &judged, copied);
                 // Acknowledged data that is missing in the copy must be reported.
                 if let Err(error) = self.core.refuse_outdated_row(thread, row) {
-                    copied.bad.push(Bad::log(thread, error.to_string(), true));
+                    copied.failed_checks.push(FailedCheck::log(thread, error.to_string(), true));
                 }
                 Ok(())
             }
@@ -40,7 +40,7 @@ impl BackupRun<'_> {
             Err(error) => {
                 let folder = self.layout.thread(thread);
                 self.core.disk.remove_folder(&folder).map_err(io_error("remove", &folder))?;
-                copied.bad.push(Bad::log(thread, error.to_string(), false));
+                copied.failed_checks.push(FailedCheck::log(thread, error.to_string(), false));
                 Ok(())
             }
         }
@@ -55,7 +55,7 @@ impl BackupRun<'_> {
             Some(blob) => is_there(self.layout.blob(thread, blob)).is_some(),
             None => log.is_some(),
         });
-        copied.bad.extend(bad);
+        copied.failed_checks.extend(bad);
         copied.blobs += judged.blobs.len() as u64;
         copied.bytes += judged.blobs.iter().filter_map(|blob| is_there(self.layout.blob(thread, blob))).sum::<u64>();
         if let Some(bytes) = log {
@@ -163,7 +163,7 @@ impl BackupRun<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => {
                 let why = format!("`{MANIFEST}` of `{thread}` can't be read: {error}");
-                copied.bad.push(Bad::file(thread, MANIFEST, why, false));
+                copied.failed_checks.push(FailedCheck::file(thread, MANIFEST, why, false));
                 return Ok(false);
             }
         };

@@ -55,7 +55,9 @@ fn a_thread_whose_lease_is_held_stays_cached_until_it_is_released() {
     let known = core.remembered(&create(&store, "known")).unwrap();
     let crowd = |from: usize| {
         let names = from..from + CACHED_MAX;
-        names.for_each(|number| core.remember(&thread(&format!("t-{number}")), CachedThread::clone(&known)));
+        for number in names {
+            core.remember(&thread(&format!("t-{number}")), CachedThread::clone(&known));
+        }
     };
     crowd(0);
     assert!(core.remembered(&held).is_some());

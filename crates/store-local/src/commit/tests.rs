@@ -28,7 +28,7 @@ fn message(name: &str, text: &str) -> Batch {
 fn half_committed(store: &LocalStore, batch: &Batch) -> (Job, Vec<Numbers>) {
     let core = &store.core;
     match core.commit_together(vec![core.job(batch, Basis::Database).unwrap()]).pop() {
-        Some(Outcome::Durable(job, numbers)) => (*job, numbers.numbers),
+        Some(JobOutcome::Durable(job, numbers)) => (*job, numbers.numbers),
         _ => panic!("it was not committed"),
     }
 }
@@ -51,8 +51,8 @@ fn a_job_that_is_refused_halfway_leaves_nothing_and_the_other_jobs_commit() {
     store.commit(Batch { key: Some(key.clone()), ..message("three", "first") }).unwrap();
     let before = store.position().unwrap();
     let mut outcomes = store.core.commit_together(jobs.into());
-    let Some(Outcome::Durable(job, numbers)) = outcomes.pop() else { panic!("the other job was refused too") };
-    assert!(matches!(outcomes.pop(), Some(Outcome::Stale)));
+    let Some(JobOutcome::Durable(job, numbers)) = outcomes.pop() else { panic!("the other job was refused too") };
+    assert!(matches!(outcomes.pop(), Some(JobOutcome::Stale)));
     store.core.conclude(*job, numbers.numbers);
     assert_eq!(store.head(&thread("one")).unwrap().version, 1);
     assert_eq!(store.head(&thread("two")).unwrap().version, 0);
@@ -95,7 +95,9 @@ fn the_redo_that_a_head_names_is_what_a_search_of_all_rows_finds() {
         lock(&store.core.pending).phase = Phase::Abandoned;
         store.core.pending_changed.notify_all();
     }
-    names.iter().for_each(|name| drop(stores[0].commit(birth(name)).unwrap()));
+    for name in &names {
+        drop(stores[0].commit(birth(name)).unwrap());
+    }
     let mut found = 0;
     for step in 0..120_usize {
         let store = &stores[step / 7 % 2];
@@ -188,7 +190,7 @@ fn a_stale_job_does_not_stop_the_others() {
     let jobs = ["two", "one"].map(|name| store.core.job(&message(name, "late"), Basis::Database).unwrap());
     test_store.open().commit(message("two", "faster")).unwrap();
     let outcomes = store.core.commit_together(jobs.into());
-    assert!(matches!(outcomes[..], [Outcome::Stale, Outcome::Durable(..)]));
+    assert!(matches!(outcomes[..], [JobOutcome::Stale, JobOutcome::Durable(..)]));
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Examiner<'_> {
             if name.starts_with("registry.db.unreadable") && !name.ends_with("-wal") && !name.ends_with("-shm") {
                 let what = format!("`{name}` is a database that could not be read and was moved aside");
                 let why = "it may hold requests that were not consumed; the store does not need it";
-                let found = Finding::new(Severity::Note, "database_aside", "the store", what, why);
+                let found = Finding::new(Severity::Note, "database_set_aside", "the store", what, why);
                 report.add(found.help("remove it if you don't need it"));
             }
         }
@@ -103,7 +103,7 @@ impl Examiner<'_> {
                 continue;
             }
             let what = "it was left out when the store was restored from a backup";
-            let found = Finding::new(Severity::Warning, "left_out", &bad.thread_id, what, bad.why);
+            let found = Finding::new(Severity::Warning, "threads_skipped", &bad.thread_id, what, bad.why);
             report.add(found.help(format!(
                 "import it from another backup or an export: `selvedge import FILE`; or accept that it is missing, and remove `{}`",
                 restore::left_out_file(&core.layout).display()

@@ -48,13 +48,13 @@ pub(super) struct LogEnd<'a> {
 }
 
 /// Why the end of a log was not accepted at once.
-pub(super) enum Refused {
+pub(super) enum LogEndProblem {
     Io(io::Error),
     Store(Error),
     Because(&'static str),
 }
 
-impl From<io::Error> for Refused {
+impl From<io::Error> for LogEndProblem {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Self::Because("it ends too early"),
@@ -63,7 +63,7 @@ impl From<io::Error> for Refused {
     }
 }
 
-impl From<Error> for Refused {
+impl From<Error> for LogEndProblem {
     fn from(error: Error) -> Self {
         Self::Store(error)
     }
@@ -71,11 +71,11 @@ impl From<Error> for Refused {
 
 impl Examiner<'_> {
     /// Checks the end of a log. A signature is verified only if its key is trusted.
-    pub(super) fn end<'a>(&self, row: &'a Row) -> Result<LogEnd<'a>, Refused> {
+    pub(super) fn end<'a>(&self, row: &'a Row) -> Result<LogEnd<'a>, LogEndProblem> {
         let head = &row.head;
         let file = self.core().disk.open(&self.core().layout.transcript(&row.manifest.thread_id), OpenMode::Read)?;
         let (start, bytes) = read_end(&*file, head.bytes)?;
-        let last = bytes.strip_suffix(b"\n").ok_or(Refused::Because("its last line is cut off"))?;
+        let last = bytes.strip_suffix(b"\n").ok_or(LogEndProblem::Because("its last line is cut off"))?;
         let last_at = last.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let said = self.checkpoint(&last[last_at..], start + last_at as u64, head)?;
         let is_whole = start == 0;
@@ -99,9 +99,11 @@ impl Examiner<'_> {
             if folded.is_none() && !is_last && !mentions(text, b"\"blob") && !mentions(text, b"\"key_rotated\"") {
                 continue;
             }
-            let line = line::decode(text).map_err(|_| Refused::Because("a line can't be read"))?;
+            let line = line::decode(text).map_err(|_| LogEndProblem::Because("a line can't be read"))?;
             named.take(head.version, &line.event);
-            folded.iter_mut().for_each(|folded| folded.line(&line));
+            if let Some(folded) = &mut folded {
+                folded.line(&line);
+            }
             if let Event::KeyRotated(rotated) = &line.event {
                 signers.extend([rotated.from, rotated.to]);
             }
@@ -113,10 +115,10 @@ impl Examiner<'_> {
     }
 
     /// The last line, if it is the checkpoint that the database records.
-    fn checkpoint(&self, text: &[u8], at: u64, head: &Head) -> Result<Checkpoint, Refused> {
-        let line = line::decode(text).map_err(|_| Refused::Because("its last line can't be read"))?;
+    fn checkpoint(&self, text: &[u8], at: u64, head: &Head) -> Result<Checkpoint, LogEndProblem> {
+        let line = line::decode(text).map_err(|_| LogEndProblem::Because("its last line can't be read"))?;
         let Event::Checkpoint(said) = line.event else {
-            return Err(Refused::Because("it does not end with a checkpoint"));
+            return Err(LogEndProblem::Because("it does not end with a checkpoint"));
         };
         let agrees = said.version == head.version
             && said.log_id == head.log_id
@@ -126,13 +128,13 @@ impl Examiner<'_> {
             && line.seq + 1 == head.lines;
         let is_signed = self.core().trust.key(&said.signer).is_none_or(|key| checkpoint::verify(text, key).is_ok());
         if !(agrees && is_signed) {
-            return Err(Refused::Because("its last checkpoint is not the one that the database records"));
+            return Err(LogEndProblem::Because("its last checkpoint is not the one that the database records"));
         }
         Ok(*said)
     }
 
     /// A running hash at or after `start`, and its offset: an empty one at the start of the log, else the one that our own key sealed.
-    fn saved(&self, row: &Row, start: u64, is_whole: bool) -> Result<Option<(RunningHash, u64)>, Refused> {
+    fn saved(&self, row: &Row, start: u64, is_whole: bool) -> Result<Option<(RunningHash, u64)>, LogEndProblem> {
         if is_whole {
             return Ok(Some((RunningHash::new(), 0)));
         }
@@ -168,12 +170,17 @@ fn read_end(file: &dyn DiskFile, end: u64) -> io::Result<(u64, Vec<u8>)> {
 }
 
 /// Hashes the bytes: those before the checkpoint must match its signed hash, all of them the head in the database.
-fn agree(mut hash: RunningHash, (before, last): (&[u8], &[u8]), said: &Checkpoint, head: &Head) -> Result<(), Refused> {
+fn agree(
+    mut hash: RunningHash,
+    (before, last): (&[u8], &[u8]),
+    said: &Checkpoint,
+    head: &Head,
+) -> Result<(), LogEndProblem> {
     hash.update(before);
     let is_signed = hash.digest() == said.hash;
     hash.update(last);
     if !(is_signed && hash.digest() == head.hash) {
-        return Err(Refused::Because("the bytes before its last checkpoint are not the ones that were signed"));
+        return Err(LogEndProblem::Because("the bytes before its last checkpoint are not the ones that were signed"));
     }
     Ok(())
 }

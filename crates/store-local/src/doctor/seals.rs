@@ -123,9 +123,10 @@ fn accounts(db: &Db, found: &[Row]) -> Result<Vec<String>> {
             broken.push(format!("the account of `{account}` is older than the logs"));
         }
     }
-    let strays = "SELECT account FROM reservations WHERE account NOT IN (SELECT thread_id FROM budget_ledger)";
-    broken
-        .extend(names(db, strays)?.into_iter().map(|account| format!("`{account}` has a reservation and no account")));
+    let unindexed = "SELECT account FROM reservations WHERE account NOT IN (SELECT thread_id FROM budget_ledger)";
+    broken.extend(
+        names(db, unindexed)?.into_iter().map(|account| format!("`{account}` has a reservation and no account")),
+    );
     Ok(broken)
 }
 

@@ -31,7 +31,7 @@ pub(super) fn room(root: &Path, report: &mut Report) {
 fn too_little(free: u64, all: u64) -> Option<Finding> {
     let what = format!("{} MB are free", free >> 20);
     let why = "a commit that does not fit is refused; no acknowledged data is lost";
-    let found = Finding::new(Severity::Warning, "disk_room", "the disk", what, why).help("free some space");
+    let found = Finding::new(Severity::Warning, "disk_nearly_full", "the disk", what, why).help("free some space");
     (free < ROOM_BYTES_MIN || free < all / 100).then_some(found)
 }
 
@@ -45,7 +45,7 @@ pub(super) fn count_logs(layout: &Layout, report: &mut Report) {
             _ => format!("there are {logs} logs, which were not checked"),
         };
         let why = "they are the record, and do not need the database to be verified";
-        report.add(Finding::new(Severity::Note, "logs_unseen", "the store", what, why));
+        report.add(Finding::new(Severity::Note, "logs_not_checked", "the store", what, why));
     }
 }
 
@@ -63,6 +63,27 @@ impl Examiner<'_> {
                 report.add(left_over("the store", &entry.path().display().to_string()));
             } else if is_folder && !is_reserved(name.as_str()) && !known.contains(&name) {
                 self.unknown_folder(&name, &entry.path(), report)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Effects whose last attempt failed.
+    pub(super) fn effects(&self, report: &mut Report) -> Result<()> {
+        for (effect, failure, unreadable) in self.store.effect_failures()? {
+            let name = effect.as_str();
+            if let Some(failure) = failure {
+                let what = format!("the effect `{name}` failed at {}: {}", failure.at, failure.why);
+                let why = "no answer depends on it; it is tried again after the next run";
+                report.add(Finding::new(Severity::Warning, "effect_failed", "the store", what, why));
+            }
+            if unreadable > 0 {
+                let what = format!("the effect `{name}` left out {unreadable} commit(s) whose logs could not be read");
+                let why = "what it writes is derived from the logs";
+                let found = Finding::new(Severity::Warning, "effect_incomplete", "the store", what, why);
+                // Not the records themselves: those of deleted threads can't be derived again.
+                let state = format!(".ai/agent/threads/effects/{name}.json");
+                report.add(found.help(format!("repair the logs, then remove `{state}`: what is missing is added")));
             }
         }
         Ok(())
@@ -130,7 +151,7 @@ impl Examiner<'_> {
                 let what = format!("the tombstone `{}` is not in the database", path.display());
                 let why = "the database is older than the file, or the file was copied here";
                 report.add(
-                    Finding::new(Severity::Damage, "tombstone_unknown", "the store", what, why)
+                    Finding::new(Severity::Damage, "tombstone_not_indexed", "the store", what, why)
                         .help("`selvedge reindex`"),
                 );
             }
@@ -162,7 +183,7 @@ impl Examiner<'_> {
                 // Not a plain file, so no owner created it.
                 Err(error) => {
                     let what = format!("`{}` is not the lock file of a process", entry.path().display());
-                    let found = Finding::new(Severity::Note, "owner_foreign", "the store", what, error.to_string());
+                    let found = Finding::new(Severity::Note, "wrong_owner", "the store", what, error.to_string());
                     report.add(found.help("it can be removed"));
                 }
             }
@@ -173,7 +194,7 @@ impl Examiner<'_> {
                 _ => format!("{dead} processes ended without closing the store"),
             };
             let why = "their files in `owners` are removed by the next writing command";
-            report.add(Finding::new(Severity::Note, "owners_dead", "the store", what, why));
+            report.add(Finding::new(Severity::Note, "processes_dead", "the store", what, why));
         }
         Ok(())
     }
@@ -198,7 +219,7 @@ impl Examiner<'_> {
             let why = "a request is consumed by the process that holds the thread, with its next commit";
             report.add(Finding::new(
                 Severity::Note,
-                "requests_waiting",
+                "requests_queued",
                 thread,
                 format!("{count} request(s) wait to be consumed"),
                 why,
@@ -207,19 +228,19 @@ impl Examiner<'_> {
         for (thread, Leads { unsealed, .. }) in leads.iter().filter(|(_, leads)| leads.unsealed > 0) {
             let what = format!("{unsealed} event(s) that wait to be recorded were not sealed with your key");
             let why = "a program other than Selvedge wrote them, or they were sealed with a key that is not available; they are never recorded";
-            report.add(Finding::new(Severity::Damage, "leads_unsealed", thread, what, why));
+            report.add(Finding::new(Severity::Damage, "pending_event_unsealed", thread, what, why));
         }
         for (thread, Leads { missing, .. }) in leads.iter().filter(|(_, leads)| leads.missing > 0) {
             let what = format!("{missing} event(s) that waited to be recorded were removed from the database");
             let why = "the next changeset can't record what was found and repaired before it";
-            report.add(Finding::new(Severity::Damage, "leads_missing", thread, what, why));
+            report.add(Finding::new(Severity::Damage, "pending_event_missing", thread, what, why));
         }
         for (thread, leads) in leads.iter().filter(|(_, leads)| leads.rows.len() > leads.unsealed) {
             let count = leads.rows.len() - leads.unsealed;
             let why = "the next changeset begins with what was found and repaired, signed";
             report.add(Finding::new(
                 Severity::Note,
-                "leads_waiting",
+                "pending_event",
                 thread,
                 format!("{count} event(s) wait to be recorded"),
                 why,
@@ -258,7 +279,7 @@ mod tests {
         assert_eq!(too_little(64 * mb, gb), None);
         for (free, all) in [(0, 0), (63 * mb, gb), (gb, 101 * gb)] {
             let found = too_little(free, all).unwrap();
-            assert_eq!((found.severity, found.code), (Severity::Warning, "disk_room"), "{free} of {all}");
+            assert_eq!((found.severity, found.code), (Severity::Warning, "disk_nearly_full"), "{free} of {all}");
         }
     }
 }

@@ -12,7 +12,7 @@ use selvedge_store::Snapshots as _;
 use selvedge_store::{Error, Result};
 
 use super::blobs::Imported;
-use super::log_ends::Refused;
+use super::log_ends::LogEndProblem;
 use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary};
 use crate::core::io_error;
 use crate::layout::check_folder;
@@ -110,10 +110,10 @@ impl Examiner<'_> {
                 self.times(thread, &end.lines, report);
                 self.named_blobs(row, imported, &end.named, report)
             }
-            Err(Refused::Io(error)) => Err(io_error("read", &path)(error)),
-            Err(Refused::Store(error)) => Err(error),
+            Err(LogEndProblem::Io(error)) => Err(io_error("read", &path)(error)),
+            Err(LogEndProblem::Store(error)) => Err(error),
             // Verifying the whole log gives the exact finding.
-            Err(Refused::Because(_)) => self.verify(row, report),
+            Err(LogEndProblem::Because(_)) => self.verify(row, report),
         }
     }
 
@@ -179,12 +179,12 @@ impl Examiner<'_> {
         let now = self.core().read(|connection| rows::existing(connection, thread))?;
         let why = match self.end(&now) {
             Ok(_) => return Ok(()),
-            Err(Refused::Because(why)) => why.to_owned(),
-            Err(Refused::Io(error)) => error.to_string(),
-            Err(Refused::Store(error)) => return Err(error),
+            Err(LogEndProblem::Because(why)) => why.to_owned(),
+            Err(LogEndProblem::Io(error)) => error.to_string(),
+            Err(LogEndProblem::Store(error)) => return Err(error),
         };
         let what = "its log is not the one that the database records";
-        let found = Finding::new(Severity::Damage, "damaged", thread, what, why);
+        let found = Finding::new(Severity::Damage, "log_damaged", thread, what, why);
         report.add(found.help(FROM_A_COPY));
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Examiner<'_> {
             Err(error @ Error::UntrustedKey { .. }) => {
                 let why = "it is derived from the log, which is valid without it";
                 let help = format!("the next write to the thread replaces it, and so does `selvedge repair {thread}`");
-                let found = Finding::new(Severity::Warning, "manifest_unbelieved", thread, error.to_string(), why);
+                let found = Finding::new(Severity::Warning, "manifest_untrusted", thread, error.to_string(), why);
                 report.add(found.help(help));
                 return Ok(());
             }
@@ -258,14 +258,14 @@ impl Examiner<'_> {
             let what = format!("`thread.json` shows another log at version {}", memory.version);
             let why = "its signature is valid, but not for the bytes that the database records";
             report.add(
-                Finding::new(Severity::Damage, "contradicted", thread, what, why)
+                Finding::new(Severity::Damage, "thread_file_differs", thread, what, why)
                     .help(format!("`selvedge repair {thread}` moves it aside and writes it again")),
             );
         }
         Ok(())
     }
 
-    /// The version at which a log ends. If the database is behind, the log goes on, signed, after the head that the database has: then it
+    /// The version at which a log ends. If the database is behind, the log continues, signed, after the head that the database has: then it
     /// is not the log that is cut off.
     fn log_end(&self, row: &Row) -> Result<u64> {
         match self.core().refuse_outdated_row(&row.manifest.thread_id, row) {
@@ -358,9 +358,10 @@ impl Examiner<'_> {
             let run = row.manifest.run_id.as_ref().map_or_else(String::new, |run| format!(" (run `{run}`)"));
             let what = format!("it is `running`{run}, and no process runs it");
             let why = "its process ended before it recorded the end of the run";
-            let help =
-                format!("`selvedge resume {thread}` settles it and continues; no call that has an outcome is repeated");
-            report.add(Finding::new(Severity::Warning, "left_running", thread, what, why).help(help));
+            let help = format!(
+                "`selvedge resume {thread}` ends that run and continues; no call that has an outcome is repeated"
+            );
+            report.add(Finding::new(Severity::Warning, "thread_stalled", thread, what, why).help(help));
         }
         Ok(())
     }
@@ -431,5 +432,5 @@ fn help(thread: &ThreadId, finding: &LogFinding) -> String {
 pub(super) fn left_over(subject: impl ToString, path: &str) -> Finding {
     let what = format!("`{path}` is left over");
     let why = "a process died before it was complete; it is never read";
-    Finding::new(Severity::Note, "left_over", subject, what, why).help("it can be removed")
+    Finding::new(Severity::Note, "temporary_file", subject, what, why).help("it can be removed")
 }

@@ -8,7 +8,7 @@ use rusqlite::params;
 use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
 use selvedge_log::scan::Examined;
 use selvedge_log::{line, lines};
-use selvedge_model::account::replay::Buried;
+use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{AccountId, Record};
 use selvedge_model::{Digest, Manifest, ThreadId, Timestamp};
 use selvedge_store::error::describe;
@@ -21,6 +21,7 @@ use super::{LeftOut, Rebuild, Reindexed, Stores};
 use crate::anchor;
 use crate::core::io_error;
 use crate::db::{Db, Sealer};
+use crate::delete::EXCEEDS;
 use crate::disk::OpenMode;
 use crate::feed;
 use crate::inbox;
@@ -48,7 +49,7 @@ pub(super) struct Builder<'a> {
     /// The old database, opened separately, with seals checked.
     pub(super) old_db: Option<Db>,
     /// Postings that logs record as lost.
-    lost: Vec<Buried>,
+    lost: Vec<DeletedPostings>,
     pub(super) result: &'a mut Reindexed,
 }
 
@@ -122,11 +123,11 @@ impl Builder<'_> {
                     let why = "it was deleted, and a symbolic link is in place of its folder; move the link away";
                     self.leave_out(thread, why.to_owned(), false);
                 }
-                Some(head) if !self.exceeds(thread, head)? => {
+                Some(head) if !tombstones::exceeds(self.layout, self.rebuild, thread, head)? => {
                     self.result.finished_deletions += u64::from(check_folder(&self.layout.thread(thread))?);
                     tombstones::bury(self.new, self.layout, &*self.rebuild.disk, thread)?;
                 }
-                Some(_) => self.leave_out(thread, "it was deleted, and its log continues after that".to_owned(), false),
+                Some(_) => self.leave_out(thread, EXCEEDS.to_owned(), false),
                 None => self.thread(thread)?,
             }
         }
@@ -176,13 +177,6 @@ impl Builder<'_> {
             line::decode(buffer.strip_suffix(b"\n")?).ok()
         };
         first().map_or(Timestamp::from_micros(i64::MAX), |line| line.timestamp)
-    }
-
-    fn exceeds(&self, thread: &ThreadId, buried: &selvedge_log::Head) -> Result<bool> {
-        let path = self.layout.transcript(thread);
-        let read = read_log(&*self.rebuild.disk, self.layout, thread, &self.rebuild.trust, None, |_| {});
-        let examined = read.map_err(io_error("read", &path))?;
-        Ok(examined.head().is_some_and(|head| head.log_id != buried.log_id || head.version > buried.version))
     }
 
     fn leave_out(&mut self, thread: &ThreadId, why: String, is_known: bool) {
@@ -243,7 +237,7 @@ impl Builder<'_> {
             return Err(Error::Log { thread: thread.clone(), finding: Finding::Unsigned });
         };
         if old.is_none() && shown_version < examined.head().map(|head| head.version) {
-            self.result.unvouched += 1;
+            self.result.unconfirmed_ends += 1;
         }
         let epoch = old.as_ref().map_or(0, |old| old.epoch);
         let seal = self.rebuild.signer.as_ref().map(selvedge_log::Signer::seal_key);
@@ -369,7 +363,7 @@ impl Builder<'_> {
             }
             let mut incomplete = this.carry_accounts(incomplete.into_iter().collect())?;
             for (account, children) in &children {
-                if !this.was_complete(account)? && ledger::note_incomplete(this.new, account, children)? {
+                if !this.was_complete(account, children)? && ledger::note_incomplete(this.new, account, children)? {
                     incomplete.insert(account.clone());
                 }
             }

@@ -12,9 +12,10 @@ use selvedge_store::seal::ConsumedRequests;
 
 use super::build::Builder;
 use crate::db::Db;
+use crate::ledger::Children;
 use crate::rows::{self, Row, bad_row};
+use crate::schema_check::SchemaDifferences;
 use crate::sealed::Seal;
-use crate::shape::Misshapen;
 use crate::{inbox, leads};
 
 /// Accounts of which the old database has a newer version than the logs.
@@ -59,7 +60,7 @@ impl Builder<'_> {
         match (known, &self.old_db) {
             (Some(row), _) => Ok(row.consumed.clone()),
             // A counter that can't be right gives the store a new id, under which no older request is accepted.
-            (None, Some(old)) if !Misshapen::of(old)?.counters.is_empty() => Ok(ConsumedRequests::default()),
+            (None, Some(old)) if !SchemaDifferences::of(old)?.counters.is_empty() => Ok(ConsumedRequests::default()),
             (None, Some(old)) => Ok(ConsumedRequests { newest: inbox::newest(old)?, waiting: Vec::new() }),
             (None, None) => Ok(ConsumedRequests::default()),
         }
@@ -135,11 +136,15 @@ impl Builder<'_> {
         Ok(left)
     }
 
-    /// Whether the old database has all postings to an account that are in the logs: then none is in a log that was never in this store.
-    pub(super) fn was_complete(&self, id: &AccountId) -> Result<bool> {
+    /// Whether the old database has all postings to an account that are in the logs, and every child that money was reserved for: then
+    /// none is in a log that was never in this store. If it lacks a child, its account may be from before that child posted.
+    pub(super) fn was_complete(&self, id: &AccountId, children: &Children) -> Result<bool> {
         let one = |db: &Db| -> Result<_> { Ok(rows::accounts(db, "thread_id = ?", id.as_str())?.pop()) };
-        let old = self.old_db.as_ref().and_then(|old| one(old).ok().flatten());
-        let Some(old) = old.filter(|old| !old.incomplete) else { return Ok(false) };
+        let Some(old_db) = &self.old_db else { return Ok(false) };
+        let Some(old) = one(old_db).ok().flatten().filter(|old| !old.incomplete) else { return Ok(false) };
+        if !children.are_known(old_db)? {
+            return Ok(false);
+        }
         Ok(one(self.new)?.is_some_and(|new| !new.incomplete && new.version <= old.version))
     }
 

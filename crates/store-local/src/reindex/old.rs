@@ -18,12 +18,12 @@ use crate::layout::{Layout, is_there};
 use crate::redo::{self, Redo, RedoRows};
 use crate::rows::{self, Row, bad_row, signed};
 use crate::schema::{self, Use, database};
+use crate::schema_check::SchemaDifferences;
 use crate::sealed::Seal;
-use crate::shape::Misshapen;
 use crate::transcript_repair::free_name;
 
 /// The database that is to be replaced.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Old {
     /// There is none.
     Absent,
@@ -61,14 +61,21 @@ impl Old {
         let (connection, format) = schema::open_any(&layout.database(), Use::Write)?;
         check_whole(&connection)?;
         for outline in RedoRows::read(&connection)?.threads {
-            let thread = rows::name(&connection, outline.id)?;
+            let thread = match rows::name(&connection, outline.id) {
+                Ok(thread) => thread,
+                Err(error) => {
+                    result.notices.push(format!("redo of the old database belongs to no thread: {error}"));
+                    continue;
+                }
+            };
             let Some(redo) = Redo::of(&connection, &outline)? else { continue };
             match drain(layout, disk, trust, &thread, &redo) {
                 Ok(bytes) => result.drained_bytes += bytes,
                 Err(error) => result.notices.push(format!("thread `{thread}` could not be drained: {error}")),
             }
         }
-        let misshapen = if format == schema::FORMAT { Misshapen::of(&connection)? } else { Misshapen::default() };
+        let misshapen =
+            if format == schema::FORMAT { SchemaDifferences::of(&connection)? } else { SchemaDifferences::default() };
         // The file alone holds everything from here on, so that what lies beside it can go.
         let fold = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
         let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], fold).map_err(database)?;
@@ -108,7 +115,7 @@ impl Old {
         let Some(signer) = &rebuild.signer else { return Ok(true) };
         let db = Db::open_old(&layout.database(), Some(Sealer::new(signer, store)))?;
         let is_sealed = !schema::is_unsealed(&db)?
-            && Misshapen::of(&db)?.why().is_none()
+            && SchemaDifferences::of(&db)?.why().is_none()
             && anchor::check_all(&db).is_ok()
             && rows::select_any(&db, "1 ORDER BY t.id", [])?.iter().all(|row| row.seal(&db) == Seal::Holds);
         db.close()?;
@@ -127,8 +134,8 @@ impl Old {
 
     /// Carries over the rows of a thread unchanged; returns the new row of its head.
     pub(super) fn carry_rows(&self, new: &Db, row: &Row) -> Result<Row> {
-        let sql = "INSERT INTO main.threads (thread_id, hex, log_id, manifest, manifest_stale) \
-                   SELECT thread_id, hex, log_id, manifest, manifest_stale FROM old.threads WHERE id = ?";
+        let sql = "INSERT INTO main.threads (thread_id, log_id, manifest, manifest_stale) \
+                   SELECT thread_id, log_id, manifest, manifest_stale FROM old.threads WHERE id = ?";
         rows::execute(new, sql, [row.id])?;
         let id = new.last_insert_rowid();
         let columns =
@@ -176,12 +183,14 @@ impl Old {
         found.collect::<rusqlite::Result<Vec<_>>>().map_err(database)
     }
 
-    /// Continues the feed after its newest position in the old database, so that no follower misses anything.
+    /// Continues the feed after its newest position in the old database, so that no follower misses anything. A position that can't be
+    /// right is left out.
     pub(super) fn carry_position(&self, new: &Connection) -> Result<()> {
         if matches!(self, Self::Readable) {
             let newest = feed::newest("old");
             let sql = format!(
-                "INSERT INTO main.feed (position, thread, version) SELECT ({newest}), 0, 0 WHERE ({newest}) IS NOT NULL"
+                "INSERT INTO main.feed (position, thread, version) SELECT ({newest}), 0, 0 WHERE ({newest}) BETWEEN 0 AND {}",
+                crate::schema_check::COUNTER_MAX
             );
             rows::execute(new, &sql, [])?;
         }

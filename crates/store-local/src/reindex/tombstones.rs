@@ -10,7 +10,7 @@ use selvedge_store::{Result, Tombstone};
 use super::old::Old;
 use super::{Rebuild, Reindexed};
 use crate::core::io_error;
-use crate::delete::KIND;
+use crate::delete::{self, KIND};
 use crate::disk::{self, Disk};
 use crate::layout::{Layout, is_there, listed};
 use crate::rows::{self, bad_row};
@@ -31,11 +31,15 @@ pub(super) fn insert(
     result: &mut Reindexed,
 ) -> Result<Tombstones> {
     let mut tombs = Tombstones::new();
-    for (thread, document) in files(layout, &*rebuild.disk)?.into_iter().chain(rows_of(new, old)?) {
+    let files = files(layout, &*rebuild.disk)?.into_iter().map(|(thread, document)| (thread, document, true));
+    let rows = rows_of(new, old)?.into_iter().map(|(thread, document)| (thread, document, false));
+    for (thread, document, is_file) in files.chain(rows) {
         if tombs.contains_key(&thread) {
             continue;
         }
         match read(&thread, &document, &rebuild.trust) {
+            // Its file was removed so that the thread comes back.
+            Ok(tombstone) if !is_file && exceeds(layout, rebuild, &thread, &tombstone.head)? => {}
             Ok(tombstone) => {
                 let sql = "INSERT INTO main.tombstones (thread_id, tombstone, document, buried) VALUES (?, ?, ?, 0)";
                 let value = serde_json::to_value(&tombstone).map_err(bad_row)?.to_string();
@@ -47,6 +51,11 @@ pub(super) fn insert(
     }
     result.tombstones = tombs.len() as u64;
     Ok(tombs)
+}
+
+/// Whether the log in a thread's folder is not the one that was deleted.
+pub(super) fn exceeds(layout: &Layout, rebuild: &Rebuild, thread: &ThreadId, buried: &Head) -> Result<bool> {
+    delete::exceeds(layout, &*rebuild.disk, &rebuild.trust, thread, buried)
 }
 
 fn read(thread: &ThreadId, document: &str, trust: &Trust) -> Result<Tombstone, String> {

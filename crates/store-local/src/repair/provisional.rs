@@ -9,7 +9,7 @@ use selvedge_model::{Changeset, Digest, Event, Message, Reason, ThreadId};
 use selvedge_store::Result;
 use serde_json::{Map, Value, json};
 
-use super::Mended;
+use super::RepairStep;
 use crate::core::{Core, io_error};
 use crate::replay::read_log;
 
@@ -38,11 +38,11 @@ struct KnownMessages {
 
 impl Core {
     /// What is to be restored, if anything; nothing is restored twice.
-    pub(super) fn missing_of(&self, thread: &ThreadId, from: &Provisional) -> Result<Option<Mended>> {
+    pub(super) fn missing_of(&self, thread: &ThreadId, from: &Provisional) -> Result<Option<RepairStep>> {
         let known = self.known_messages(thread)?;
         let messages = from.messages.iter().filter(|message| !known.has(message)).count() as u64;
         let is_new = !known.restored.contains(&from.log_version);
-        Ok(is_new.then(|| Mended::Provisional { log_version: from.log_version, messages, by: from.name.clone() }))
+        Ok(is_new.then(|| RepairStep::Provisional { log_version: from.log_version, messages, by: from.name.clone() }))
     }
 
     /// The changeset that restores it.

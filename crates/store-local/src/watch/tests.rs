@@ -1,6 +1,7 @@
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -189,4 +190,27 @@ fn no_descriptor_and_no_thread_is_left() {
         assert_eq!((descriptors(), threads()), (before.0 + 1, before.1 + 1), "one for all waiters");
     }
     assert_eq!((descriptors(), threads()), before);
+}
+
+/// The kernel closes the files of a killed process, also before any waiter waits.
+#[test]
+fn a_killed_process_that_has_its_owner_file_open_wakes_a_waiter() {
+    let _alone = alone();
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("owners")).unwrap();
+    let mut owner = Command::new("sh")
+        .args(["-c", "exec 3>\"$0\"; echo open; exec sleep 1000"])
+        .arg(folder.path().join("owners").join("process-1"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    owner.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+    let watch = Watch::default();
+    watch.wait(folder.path(), Duration::from_millis(1), || Ok(false)).unwrap();
+    let freed = watch.leases_freed();
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    let began = Instant::now();
+    watch.wait(folder.path(), LONG, || Ok(watch.leases_freed() > freed)).unwrap();
+    assert!(began.elapsed() < LONG / 2, "the waiter was not woken");
 }

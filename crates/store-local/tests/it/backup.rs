@@ -20,7 +20,7 @@ use crate::support::{Home, birth, id, options, says, thread_with};
 /// Restores a backup without failures.
 fn restore(backup: &Path, home: &Home) -> Result<TempDir, selvedge_store::Error> {
     let (folder, restored) = restore_some(backup, home)?;
-    assert!(restored.bad.is_empty() && !restored.is_rebuilt, "{restored:?}");
+    assert!(restored.failed_checks.is_empty() && !restored.is_rebuilt, "{restored:?}");
     Ok(folder)
 }
 
@@ -191,22 +191,28 @@ fn damaged_parts_of_a_backup_are_left_out_and_the_rest_is_restored() {
         fs::write(path, good).unwrap();
     };
     flipped(&folder.join("blobs").join(blob.to_string()), &|copy, restored| {
-        assert_eq!((restored.bad.len(), restored.bad[0].blob, restored.threads), (1, Some(blob), 2));
+        assert_eq!(
+            (restored.failed_checks.len(), restored.failed_checks[0].blob, restored.threads),
+            (1, Some(blob), 2)
+        );
         assert_eq!(copy.head(&thread).unwrap().version, 2, "its thread is restored");
         assert_eq!(copy.blob(&thread, &blob).unwrap_err().code(), "blob_not_found");
     });
     flipped(&folder.join("transcript.jsonl"), &|copy, restored| {
-        assert_eq!((&restored.bad[0].thread_id, restored.bad[0].blob, restored.threads), (&thread, None, 1));
-        assert!(restored.bad[0].why.contains("damaged"), "{restored:?}");
+        assert_eq!(
+            (&restored.failed_checks[0].thread_id, restored.failed_checks[0].blob, restored.threads),
+            (&thread, None, 1)
+        );
+        assert!(restored.failed_checks[0].why.contains("damaged"), "{restored:?}");
         assert_eq!(copy.head(&thread).unwrap_err().code(), "thread_not_found", "it can be imported from elsewhere");
     });
     flipped(&backup.join("threads/registry.db"), &|copy, restored| {
-        assert!(restored.is_rebuilt && restored.bad.is_empty(), "{restored:?}");
+        assert!(restored.is_rebuilt && restored.failed_checks.is_empty(), "{restored:?}");
         assert_sound(copy, &thread);
     });
     fs::remove_dir_all(&folder).unwrap();
     let (_project, restored) = restore_some(&backup, &home).unwrap();
-    assert!(restored.bad[0].why.contains("is missing"), "{restored:?}");
+    assert!(restored.failed_checks[0].why.contains("is missing"), "{restored:?}");
 }
 
 /// One damaged log once made every backup of its store fail.
@@ -229,13 +235,13 @@ fn damaged_parts_of_a_store_are_listed_in_its_backup_and_the_rest_is_copied() {
     let target = tempfile::tempdir().unwrap();
     let backup = target.path().join("b");
     let made = home.read_only().backup(&backup, &mut |_, _| {}).unwrap();
-    let bad: Vec<_> = made.bad.iter().map(|bad| (bad.thread_id.as_str(), bad.blob, bad.copied)).collect();
+    let bad: Vec<_> = made.failed_checks.iter().map(|bad| (bad.thread_id.as_str(), bad.blob, bad.copied)).collect();
     assert_eq!(bad, [(thread.as_str(), Some(blob), true), (gone.as_str(), None, false), (cut.as_str(), None, true)]);
     assert_eq!(fs::read(backup.join("threads/cut/transcript.jsonl")).unwrap(), log[..log.len() - 30], "as it is");
     let listed: serde_json::Value = serde_json::from_slice(&fs::read(backup.join("backup.json")).unwrap()).unwrap();
-    assert_eq!(listed["bad"].as_array().unwrap().len(), 3, "the backup lists them");
+    assert_eq!(listed["failed_checks"].as_array().unwrap().len(), 3, "the backup lists them");
     let (project, restored) = restore_some(&backup, &home).unwrap();
-    assert_eq!((restored.bad.len(), restored.threads), (3, 2));
+    assert_eq!((restored.failed_checks.len(), restored.threads), (3, 2));
     let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
     assert_sound(&copy, &other);
     assert_eq!(copy.head(&thread).unwrap().version, 2);
@@ -253,10 +259,10 @@ fn a_log_that_cannot_be_read_is_left_out_and_a_backup_that_cannot_be_written_fai
     fs::create_dir(home.transcript(&one)).unwrap();
     let target = tempfile::tempdir().unwrap();
     let made = home.read_only().backup(&target.path().join("b"), &mut |_, _| {}).unwrap();
-    assert_eq!(made.bad.iter().map(|bad| (&bad.thread_id, bad.copied)).collect::<Vec<_>>(), [(&one, false)]);
+    assert_eq!(made.failed_checks.iter().map(|bad| (&bad.thread_id, bad.copied)).collect::<Vec<_>>(), [(&one, false)]);
     assert_eq!(made.threads.iter().map(|thread| &thread.thread_id).collect::<Vec<_>>(), [&other]);
     let (_project, restored) = restore_some(&target.path().join("b"), &home).unwrap();
-    assert_eq!((restored.threads, &restored.bad[0].thread_id), (1, &one));
+    assert_eq!((restored.threads, &restored.failed_checks[0].thread_id), (1, &one));
     fs::remove_dir(home.transcript(&one)).unwrap();
     fs::write(home.transcript(&one), log).unwrap();
     // A full disk is not damage of the store: no backup is created.
@@ -269,7 +275,7 @@ fn a_log_that_cannot_be_read_is_left_out_and_a_backup_that_cannot_be_written_fai
         let folder = target.path().join(format!("full-{after}"));
         let partial = format!("full-{after}.partial");
         match LocalStore::open(options).unwrap().backup(&folder, &mut |_, _| {}) {
-            Ok(made) => assert_eq!(made.bad, []),
+            Ok(made) => assert_eq!(made.failed_checks, []),
             Err(error) => {
                 assert_eq!(error.code(), "io", "{error}");
                 assert!(!folder.exists() && !target.path().join(partial).exists());
@@ -291,7 +297,7 @@ fn a_backup_made_without_the_private_key_can_be_restored() {
     assert!(!reader.can_sign());
     reader.backup(&backup, &mut |_, _| {}).unwrap();
     let (project, restored) = restore_some(&backup, &home).unwrap();
-    assert!(!restored.is_signed && restored.bad.is_empty() && !restored.is_rebuilt, "{restored:?}");
+    assert!(!restored.is_signed && restored.failed_checks.is_empty() && !restored.is_rebuilt, "{restored:?}");
     let copy = LocalStore::open(options(project.path(), home.pem(), Access::ReadWrite)).unwrap();
     assert_sound(&copy, &thread);
     assert_eq!(copy.blob(&thread, &blob).unwrap(), b"secret");
@@ -300,7 +306,7 @@ fn a_backup_made_without_the_private_key_can_be_restored() {
     // Its logs are trusted because they are signed, not because they are in it.
     let stranger = Home::new();
     let (_project, restored) = restore_some(&backup, &stranger).unwrap();
-    assert_eq!((restored.threads, restored.bad.len()), (0, 1));
+    assert_eq!((restored.threads, restored.failed_checks.len()), (0, 1));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::thread;
 use selvedge_log::document::{Comment, DocumentKind, verify_text};
 use selvedge_log::recovery::Finding;
 use selvedge_store::Error;
-use selvedge_store_local::{Access, Mended, Repair, doctor};
+use selvedge_store_local::{Access, Repair, RepairStep, doctor};
 
 use crate::support::{Home, id, thread_with};
 
@@ -71,7 +71,7 @@ fn an_edited_file_is_found_and_refused_until_it_is_moved_aside() {
         let codes: Vec<_> = report.findings.iter().map(|finding| finding.code).collect();
         assert!(codes.contains(&"capabilities_refused"), "{codes:?}");
         let mended = store.repair(&one, Repair::default()).unwrap().mended;
-        assert!(matches!(&mended[..], [Mended::Capabilities { aside: Some(_), .. }]), "{mended:?}");
+        assert!(matches!(&mended[..], [RepairStep::Capabilities { aside: Some(_), .. }]), "{mended:?}");
         assert!(
             store.write_capabilities(&one, || "# May call nothing\n".to_owned()).unwrap(),
             "the next run writes it"

@@ -21,7 +21,7 @@ fn look(home: &Home, deep: bool) -> Report {
 /// The findings, apart from the free space on this machine's disk.
 fn codes(report: &Report) -> Vec<(&'static str, Severity)> {
     let mut codes: Vec<_> = report.findings.iter().map(|finding| (finding.code, finding.severity)).collect();
-    codes.retain(|(code, _)| *code != "disk_room");
+    codes.retain(|(code, _)| *code != "disk_nearly_full");
     codes.sort();
     codes.dedup();
     codes
@@ -54,7 +54,7 @@ fn a_sound_store_has_no_findings_and_is_not_changed() {
     for deep in [false, true] {
         let report = look(&home, deep);
         assert_eq!(codes(&report), [], "{:?}", report.findings);
-        assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(7)));
+        assert_eq!((report.threads, report.live_owners, report.store_format), (1, 0, Some(8)));
     }
     assert!(files(&home.threads()) == before, "checking changes nothing");
 }
@@ -108,9 +108,9 @@ fn each_kind_of_damage_is_reported() {
     let log = folder.join("transcript.jsonl");
     let worst = Some(Severity::Damage);
     assert_eq!(damage(log.clone(), &cut, "truncated", false), worst);
-    assert_eq!(damage(log.clone(), &flip_last, "damaged", false), worst);
-    assert_eq!(damage(log.clone(), &flip, "damaged", true), worst);
-    assert_eq!(damage(log.clone(), &flip, "damaged", false), worst, "a short log is hashed whole");
+    assert_eq!(damage(log.clone(), &flip_last, "log_damaged", false), worst);
+    assert_eq!(damage(log.clone(), &flip, "log_damaged", true), worst);
+    assert_eq!(damage(log.clone(), &flip, "log_damaged", false), worst, "a short log is hashed whole");
     assert_eq!(damage(log, &|bytes| bytes.extend(b"more"), "foreign_bytes", false), Some(Severity::Warning));
     let manifest = |bytes: &mut Vec<u8>| *bytes = String::from_utf8_lossy(bytes).replace("scribe", "crook").into();
     assert_eq!(damage(folder.join("thread.json"), &manifest, "manifest_refused", false), worst);
@@ -140,7 +140,7 @@ fn missing_and_superfluous_files_are_reported() {
     assert_eq!(without(&folder, "truncated"), Severity::Damage);
     assert_eq!(without(&folder.join("thread.json"), "manifest_missing"), Severity::Warning);
     assert_eq!(without(&home.threads().join("tombstones/gone.json"), "tombstone_missing"), Severity::Damage);
-    assert_eq!(without(&home.threads().join("registry.db"), "logs_unseen"), Severity::Note);
+    assert_eq!(without(&home.threads().join("registry.db"), "logs_not_checked"), Severity::Note);
     crate::fixture::copy(&folder, &home.threads().join("copied"));
     fs::create_dir(home.threads().join("gone")).unwrap();
     fs::create_dir(home.threads().join("notes")).unwrap();
@@ -149,7 +149,7 @@ fn missing_and_superfluous_files_are_reported() {
     let left = fs::File::create(folder.join(".thread.json.1.tmp")).unwrap();
     left.set_modified(old).unwrap();
     let report = look(&home, false);
-    let named = ["deletion_unfinished", "folder_unknown", "left_over", "quarantined", "thread_unknown"];
+    let named = ["deletion_unfinished", "folder_unknown", "quarantined", "temporary_file", "thread_not_indexed"];
     assert_eq!(codes(&report).iter().map(|(code, _)| *code).collect::<Vec<_>>(), named);
 }
 
@@ -168,11 +168,11 @@ fn leftovers_of_dead_processes_are_reported() {
     store.commit(Batch::of(Part::new(thread.clone(), Expect::Any, run).under(lease.epoch))).unwrap();
     store.post(crate::reindex::request(&thread)).unwrap();
     let report = look(&home, false);
-    assert_eq!(codes(&report), [("requests_waiting", Severity::Note)], "its holder is alive");
+    assert_eq!(codes(&report), [("requests_queued", Severity::Note)], "its holder is alive");
     // As a crash would leave it.
     drop(store);
     let report = look(&home, false);
-    let named = ["lease_orphaned", "left_running", "owners_dead", "redo_pending", "requests_waiting"];
+    let named = ["lease_orphaned", "processes_dead", "redo_pending", "requests_queued", "thread_stalled"];
     assert_eq!(codes(&report).iter().map(|(code, _)| *code).collect::<Vec<_>>(), named);
     assert_eq!(report.worst(), Some(Severity::Warning));
 }
@@ -181,7 +181,7 @@ fn leftovers_of_dead_processes_are_reported() {
 fn an_older_store_and_wrong_clocks_are_reported() {
     let kept = FixtureCopy::of(5);
     let report = examine(kept.options(Access::ReadOnly), Depth::Whole, &mut |_, _| {});
-    let named = [("logs_unseen", Severity::Note), ("store_outdated", Severity::Damage)];
+    let named = [("logs_not_checked", Severity::Note), ("store_outdated", Severity::Damage)];
     assert_eq!(codes(&report), named, "{:?}", report.findings);
     assert!(find(&report, "store_outdated").help.as_ref().unwrap().contains("selvedge reindex"));
 
@@ -258,7 +258,7 @@ fn the_read_part_of_a_long_log_is_checked_and_the_rest_is_reported() {
         fs::write(&path, &bad).unwrap();
         let report = look(&home, deep);
         fs::write(&path, &log).unwrap();
-        codes(&report).contains(&("damaged", Severity::Damage))
+        codes(&report).contains(&("log_damaged", Severity::Damage))
     };
     let early = log.len() / 2;
     assert_eq!((flipped(early, false), flipped(early, true)), (false, true), "as reported");
@@ -268,7 +268,7 @@ fn the_read_part_of_a_long_log_is_checked_and_the_rest_is_reported() {
     let mut bad = log.clone();
     bad[hash] = if bad[hash] == b'0' { b'1' } else { b'0' };
     fs::write(&path, &bad).unwrap();
-    assert!(codes(&look(&home, false)).contains(&("damaged", Severity::Damage)), "the last signature covers it");
+    assert!(codes(&look(&home, false)).contains(&("log_damaged", Severity::Damage)), "the last signature covers it");
 }
 
 /// Each thread was reported as damaged, with `repair` as the hint, which refuses such a log.
@@ -296,13 +296,13 @@ fn untrusted_keys_are_reported_once_and_are_no_damage() {
         options.signer = None;
         examine(options, Depth::Unsigned, &mut |_, _| {})
     };
-    assert_eq!(codes(&unsigned(&home)), [("signatures_unjudged", Severity::Warning)]);
+    assert_eq!(codes(&unsigned(&home)), [("signatures_not_checked", Severity::Warning)]);
     let path = home.transcript(&threads[1]);
     let mut log = fs::read(&path).unwrap();
     log[40] ^= 1;
     fs::write(&path, log).unwrap();
     let report = unsigned(&home);
-    assert_eq!(find(&report, "damaged").subject, threads[1].as_str(), "bytes are compared without any signature");
+    assert_eq!(find(&report, "log_damaged").subject, threads[1].as_str(), "bytes are compared without any signature");
 }
 
 #[test]
@@ -310,8 +310,8 @@ fn events_that_wait_to_be_recorded_are_reported() {
     let home = Home::new();
     let thread = crate::leads::leave_recovery(&home);
     let report = look(&home, false);
-    assert_eq!(codes(&report), [("leads_waiting", Severity::Note), ("quarantined", Severity::Note)]);
-    assert_eq!(find(&report, "leads_waiting").subject, "tea");
+    assert_eq!(codes(&report), [("pending_event", Severity::Note), ("quarantined", Severity::Note)]);
+    assert_eq!(find(&report, "pending_event").subject, "tea");
     let store = home.open();
     crate::world::append(&store, &thread, "two").unwrap();
     store.close().unwrap();
@@ -319,7 +319,10 @@ fn events_that_wait_to_be_recorded_are_reported() {
     assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("foreign_bytes"));
     // An unsealed one is damage, and never recorded.
     crate::leads::plant(&home, r#"{"event_type":"recovery","payload":{"found":"forged","bytes":0}}"#, &[7; 32]);
-    assert_eq!(codes(&look(&home, false)), [("leads_unsealed", Severity::Damage), ("quarantined", Severity::Note)]);
+    assert_eq!(
+        codes(&look(&home, false)),
+        [("pending_event_unsealed", Severity::Damage), ("quarantined", Severity::Note)]
+    );
 }
 
 #[test]
@@ -338,8 +341,8 @@ fn a_manifest_of_another_log_is_reported_and_the_hint_helps() {
     let at = selvedge_model::Timestamp::from_micros(0);
     fs::write(&path, selvedge_log::document::sign_json(kind, "tea", shown, &home.signer(), at).unwrap()).unwrap();
     let report = look(&home, false);
-    assert_eq!(codes(&report), [("contradicted", Severity::Damage)]);
-    assert!(find(&report, "contradicted").help.as_ref().unwrap().contains("selvedge repair tea"));
+    assert_eq!(codes(&report), [("thread_file_differs", Severity::Damage)]);
+    assert!(find(&report, "thread_file_differs").help.as_ref().unwrap().contains("selvedge repair tea"));
     let store = home.open();
     store.repair(&thread, Default::default()).unwrap();
     store.close().unwrap();
@@ -365,8 +368,8 @@ fn a_tombstone_that_is_not_in_the_database_is_reported_and_the_hint_helps() {
         .set_modified(old)
         .unwrap();
     let report = look(&home, false);
-    assert_eq!(codes(&report), [("tombstone_unknown", Severity::Damage)]);
-    assert!(find(&report, "tombstone_unknown").help.as_ref().unwrap().contains("selvedge reindex"));
+    assert_eq!(codes(&report), [("tombstone_not_indexed", Severity::Damage)]);
+    assert!(find(&report, "tombstone_not_indexed").help.as_ref().unwrap().contains("selvedge reindex"));
     crate::reindex::reindex(&home);
     assert_eq!(codes(&look(&home, false)), []);
 }
@@ -396,7 +399,7 @@ fn damage_inside_a_log_has_no_hint_to_repair() {
     let mut log = fs::read(home.transcript(&thread)).unwrap();
     log[200] ^= 1;
     fs::write(home.transcript(&thread), log).unwrap();
-    let help = find(&look(&home, false), "damaged").help.clone().unwrap();
+    let help = find(&look(&home, false), "log_damaged").help.clone().unwrap();
     assert!(help.contains("from a backup") && !help.contains("selvedge repair"), "{help}");
 }
 

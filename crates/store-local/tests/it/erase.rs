@@ -222,14 +222,14 @@ fn a_process_killed_between_commit_and_unlink_leaves_an_erasure_that_the_next_wr
     assert_eq!(store.export(&thread, &mut archive).unwrap().blobs, 0, "it is not exported either");
     let backup = tempfile::tempdir().unwrap();
     let made = store.backup(&backup.path().join("b"), &mut |_, _| {}).unwrap();
-    assert_eq!((made.blobs, made.bad), (0, vec![]));
+    assert_eq!((made.blobs, made.failed_checks), (0, vec![]));
     let report = examine(home.options(Access::ReadOnly), Depth::Ends, &mut |_, _| {});
     assert!(report.findings.iter().any(|finding| finding.code == "erasure_unfinished"), "{:?}", report.findings);
     home.open().close().unwrap();
     assert!(!file(&home, &thread, &blob).exists());
     let report = examine(home.options(Access::ReadOnly), Depth::Whole, &mut |_, _| {});
     let codes: Vec<_> =
-        report.findings.iter().map(|finding| finding.code).filter(|code| *code != "disk_room").collect();
+        report.findings.iter().map(|finding| finding.code).filter(|code| *code != "disk_nearly_full").collect();
     assert_eq!(codes, ["blobs_erased"]);
 }
 

@@ -9,7 +9,6 @@
 mod alive;
 mod backup;
 mod blobs;
-mod bundle;
 mod capabilities;
 mod conformance;
 mod damage;
@@ -19,6 +18,7 @@ mod family;
 mod fixture;
 mod hardened;
 mod heads;
+mod import_archive;
 mod inbox;
 mod kill;
 mod leads;

@@ -91,6 +91,37 @@ fn redo_of_a_dead_process_is_drained_past_gaps_and_deleted() {
     assert_eq!(rows(&home), []);
 }
 
+/// A power failure keeps any part of the bytes that were written last, or zeros in their place.
+#[test]
+fn redo_is_written_in_its_place_whatever_a_power_failure_left_there() {
+    let home = Home::new();
+    let store = home.open();
+    let ann = thread_with(&store, "ann-0123456789ab", &["one"]);
+    let before = fs::metadata(home.transcript(&ann)).unwrap().len();
+    let version = append(&store, &ann, "two").unwrap();
+    drop(store);
+    let whole = fs::read(home.transcript(&ann)).unwrap();
+    let signed = usize::try_from(before).unwrap();
+    let kept = home.threads().join("../kept.db");
+    Connection::open(home.threads().join("registry.db"))
+        .unwrap()
+        .execute("VACUUM INTO ?", [kept.to_str().unwrap()])
+        .unwrap();
+    let zeros = |from: usize| [&whole[..from], &vec![0; whole.len() - from]].concat();
+    let torn = [whole[..signed].to_vec(), whole[..signed + 1].to_vec(), whole[..whole.len() - 1].to_vec()];
+    for left in torn.into_iter().chain([zeros(signed), zeros(signed + 9), whole[..signed + 9].to_vec()]) {
+        fs::write(home.transcript(&ann), &left).unwrap();
+        for beside in ["registry.db-wal", "registry.db-shm"] {
+            _ = fs::remove_file(home.threads().join(beside));
+        }
+        fs::copy(&kept, home.threads().join("registry.db")).unwrap();
+        let store = home.open();
+        assert_sound(&store, &ann, version);
+        drop(store);
+        assert_eq!(fs::read(home.transcript(&ann)).unwrap(), whole, "{} bytes were left", left.len());
+    }
+}
+
 /// Another process that drained a row may have deleted it, and a row may be another one than this process remembers: then it may be the
 /// only copy of a commit.
 #[test]

@@ -170,9 +170,9 @@ fn without_database_and_manifests_everything_is_restored() {
 #[test]
 fn the_number_of_threads_whose_end_only_the_log_confirms_is_reported() {
     let (home, threads) = busy();
-    assert_eq!(reindex(&home).unvouched, 0, "the old database confirms all");
+    assert_eq!(reindex(&home).unconfirmed_ends, 0, "the old database confirms all");
     lose_database(&home);
-    assert_eq!(reindex(&home).unvouched, threads.len() as u64, "their manifests are older than their logs");
+    assert_eq!(reindex(&home).unconfirmed_ends, threads.len() as u64, "their manifests are older than their logs");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn requests_epochs_and_feed_positions_are_carried_over() {
     assert_eq!((rebuilt.requests, rebuilt.notices.as_slice()), (1, &[][..]));
     assert_eq!(dump(&home), before);
     let store = home.open();
-    let carried = selvedge_store::Waiting { posted: request(&threads[0]), is_sealed: true };
+    let carried = selvedge_store::QueuedRequest { posted: request(&threads[0]), is_sealed: true };
     assert_eq!(store.pending(&threads[0]).unwrap(), [carried]);
     assert!(store.acquire(&threads[1], Acquire::default()).unwrap().epoch > lease.epoch);
     assert!(store.after(position, 100).unwrap().len() >= 12, "a follower misses nothing");

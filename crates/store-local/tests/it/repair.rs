@@ -13,7 +13,7 @@ use selvedge_model::{
 };
 use selvedge_store::load::load;
 use selvedge_store::{Acquire, Commit, Error, Feed, Leases, Ledger, Logs, Registry};
-use selvedge_store_local::{Access, LocalStore, Mended, Provisional, Repair, doctor};
+use selvedge_store_local::{Access, LocalStore, Provisional, Repair, RepairStep, doctor};
 
 use crate::reindex::{Dying, reindex};
 use crate::support::{Home, id, says, thread_with};
@@ -93,7 +93,7 @@ fn foreign_bytes_go_to_a_quarantine_file_and_the_log_records_that() {
     sample.put(&[&sample.bytes[..], b"garbage\nmore"].concat());
     let store = sample.home.open();
     let dry = store.repair(&sample.thread, Repair { dry_run: true, ..REPAIR }).unwrap();
-    assert_eq!(dry.mended, [Mended::ForeignBytes { bytes: 12 }]);
+    assert_eq!(dry.mended, [RepairStep::ForeignBytes { bytes: 12 }]);
     assert_eq!(store.head(&sample.thread).unwrap().version, 3, "nothing is done yet");
     let repaired = store.repair(&sample.thread, REPAIR).unwrap();
     assert_eq!((repaired.mended, repaired.version), (dry.mended, 4));
@@ -120,7 +120,7 @@ fn a_missing_or_invalid_manifest_is_moved_aside_and_written_again() {
         }
         let store = sample.home.open();
         let repaired = store.repair(&sample.thread, REPAIR).unwrap();
-        let [Mended::Manifest { aside, .. }] = &repaired.mended[..] else { panic!("{what}: {repaired:?}") };
+        let [RepairStep::Manifest { aside, .. }] = &repaired.mended[..] else { panic!("{what}: {repaired:?}") };
         let kept = aside.as_ref().map(|name| fs::read_to_string(sample.file(name)).unwrap());
         assert_eq!(kept, damaged, "{what}");
         assert!(sample.recoveries(&store)[0].found.starts_with("manifest"), "{what}");
@@ -140,7 +140,7 @@ fn an_outdated_manifest_is_written_again() {
     fs::write(sample.file("thread.json"), &old).unwrap();
     let store = sample.home.open();
     let repaired = store.repair(&sample.thread, REPAIR).unwrap();
-    let [Mended::Manifest { aside: Some(aside), .. }] = &repaired.mended[..] else { panic!("{repaired:?}") };
+    let [RepairStep::Manifest { aside: Some(aside), .. }] = &repaired.mended[..] else { panic!("{repaired:?}") };
     assert_eq!(fs::read(sample.file(aside)).unwrap(), old);
     assert!(fs::read_to_string(sample.file("thread.json")).unwrap().contains("\"New\""));
     sample.assert_continues(&store, &sample.bytes, 5);
@@ -165,7 +165,7 @@ fn a_database_older_than_the_log_is_updated_from_it() {
     let store = sample.home.open();
     assert_eq!(append(&store, &sample.thread).unwrap_err().code(), "database_behind");
     let repaired = store.repair(&sample.thread, REPAIR).unwrap();
-    assert_eq!((&repaired.mended[0], repaired.version), (&Mended::DatabaseBehind { database: 3, file: 8 }, 9));
+    assert_eq!((&repaired.mended[0], repaired.version), (&RepairStep::DatabaseBehind { database: 3, file: 8 }, 9));
     assert_eq!(store.get(&sample.thread).unwrap().version, 9);
     sample.assert_continues(&store, &whole, 9);
     store.close().unwrap();
@@ -185,7 +185,9 @@ fn a_cut_log_continues_only_if_the_loss_is_accepted_and_records_it_for_good() {
         assert!(refused.hint().unwrap().contains("--accept-loss"), "{refused}: {:?}", refused.hint());
         assert_eq!(append(&store, &sample.thread).unwrap_err().kind(), Kind::Integrity);
         let repaired = store.repair(&sample.thread, ACCEPT).unwrap();
-        let Mended::Loss { from_version: 2, to_version: 3, by } = &repaired.mended[0] else { panic!("{repaired:?}") };
+        let RepairStep::Loss { from_version: 2, to_version: 3, by } = &repaired.mended[0] else {
+            panic!("{repaired:?}")
+        };
         assert_eq!(by, "the database");
         assert_eq!(repaired.version, 4, "it continues after the recorded version");
         let recoveries = sample.recoveries(&store);
@@ -321,7 +323,7 @@ fn content_of_a_snapshot_is_restored_once_and_marked_as_provisional() {
     };
     let dry = store.repair_from(&sample.thread, Repair { dry_run: true, ..ACCEPT }, Some(&held)).unwrap();
     let repaired = store.repair_from(&sample.thread, ACCEPT, Some(&held)).unwrap();
-    let brought = Mended::Provisional { log_version: 3, messages: 2, by: "state.json".to_owned() };
+    let brought = RepairStep::Provisional { log_version: 3, messages: 2, by: "state.json".to_owned() };
     assert!(dry.mended.contains(&brought) && repaired.mended.contains(&brought), "{repaired:?}");
     let loaded = load(&store, &sample.thread, &sample.home.trust(), None).unwrap();
     assert_eq!(loaded.thread.messages.len(), 3);
@@ -382,7 +384,7 @@ fn the_feed_has_every_proven_version_after_an_older_database() {
     sample.put(&proven);
     let store = sample.home.open();
     let repaired = store.repair(&sample.thread, ACCEPT).unwrap();
-    assert!(matches!(repaired.mended[0], Mended::Loss { from_version: 6, to_version: 6, .. }), "{repaired:?}");
+    assert!(matches!(repaired.mended[0], RepairStep::Loss { from_version: 6, to_version: 6, .. }), "{repaired:?}");
     append(&store, &other).unwrap();
     assert_eq!(feed_versions(&store, &sample.thread), [0, 1, 2, 3, 4, 5, 7]);
     store.close().unwrap();
@@ -446,7 +448,7 @@ fn damage_before_the_last_checkpoint_is_never_edited() {
         let store = sample.home.open();
         for how in [REPAIR, ACCEPT] {
             let refused = store.repair(&sample.thread, how).unwrap_err();
-            assert_eq!(refused.code(), "damaged", "byte {at}");
+            assert_eq!(refused.code(), "log_damaged", "byte {at}");
         }
         store.close().unwrap();
         assert_eq!(fs::read(sample.home.transcript(&sample.thread)).unwrap(), damaged, "byte {at}");
@@ -466,7 +468,7 @@ fn a_log_without_rows_is_indexed() {
     let store = sample.home.open();
     assert!(matches!(store.head(&sample.thread), Err(Error::NoThread(_))));
     let repaired = store.repair(&sample.thread, REPAIR).unwrap();
-    assert_eq!((&repaired.mended[0], repaired.version), (&Mended::NotIndexed { version: 3 }, 4));
+    assert_eq!((&repaired.mended[0], repaired.version), (&RepairStep::NotIndexed { version: 3 }, 4));
     sample.assert_continues(&store, &sample.bytes, 4);
 }
 

@@ -144,5 +144,5 @@ fn continuing_after_a_rotation_verifies_the_log_again() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("two", "owt")).unwrap();
     let store = keys.open(&home, 1);
-    assert_eq!(say(&store, &thread, "three").unwrap_err().code(), "damaged");
+    assert_eq!(say(&store, &thread, "three").unwrap_err().code(), "log_damaged");
 }

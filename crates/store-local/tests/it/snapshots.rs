@@ -7,7 +7,7 @@ use selvedge_log::recovery::Finding;
 use selvedge_model::ThreadId;
 use selvedge_store::snapshot::{Disposal, KIND, SnapshotFolder};
 use selvedge_store::{Commit, Error, Logs, Snapshots};
-use selvedge_store_local::{Access, LocalStore, Mended, Repair, doctor};
+use selvedge_store_local::{Access, LocalStore, Repair, RepairStep, doctor};
 use serde_json::{Value, json};
 
 use crate::support::{Home, thread_with};
@@ -104,7 +104,7 @@ fn a_snapshot_that_records_more_than_the_log_shows_that_the_log_was_cut() {
     let refused = store.commit(Batch::of(part)).unwrap_err();
     assert!(matches!(refused, Error::Log { finding: Finding::Truncated { .. }, .. }), "{refused}");
     let repaired = store.repair(&one, Repair { accept_loss: true, dry_run: false }).unwrap();
-    assert!(matches!(repaired.mended[0], Mended::Loss { to_version, .. } if to_version == head.version + 2));
+    assert!(matches!(repaired.mended[0], RepairStep::Loss { to_version, .. } if to_version == head.version + 2));
     assert_eq!(store.verify(&one, &mut |_| {}).unwrap().judgement.finding, Finding::Sound);
 }
 
@@ -118,7 +118,7 @@ fn a_snapshot_of_another_log_is_a_contradiction_and_is_moved_aside() {
     let finding = store.verify(&one, &mut |_| {}).unwrap().judgement.finding;
     assert!(matches!(&finding, Finding::Contradicted { by, .. } if by == "state.json"), "{finding:?}");
     let repaired = store.repair(&one, Repair { accept_loss: false, dry_run: false }).unwrap();
-    assert!(matches!(&repaired.mended[..], [Mended::Snapshot { aside: Some(_), .. }]), "{:?}", repaired.mended);
+    assert!(matches!(&repaired.mended[..], [RepairStep::Snapshot { aside: Some(_), .. }]), "{:?}", repaired.mended);
     assert_eq!(store.verify(&one, &mut |_| {}).unwrap().judgement.finding, Finding::Sound);
 }
 

@@ -10,7 +10,7 @@ use selvedge_model::{
     Batch, Changeset, Classify, Event, Expect, Money, Part, Posted, Reason, Request, RequestId, RequestKind, ThreadId,
     Timestamp,
 };
-use selvedge_store::{Commit, Inbox};
+use selvedge_store::{Commit, Committed, Error, Filter, Inbox, Registry};
 use selvedge_store_local::{Access, LocalStore};
 
 use crate::support::{Home, birth, id, says, thread_with};
@@ -64,7 +64,7 @@ fn no_tombstone_is_signed_at_a_head_that_is_older_than_the_log() {
     // A backup copies up to the database's head, and reports that it is incomplete.
     let target = tempfile::tempdir().unwrap();
     let made = store.backup(&target.path().join("b"), &mut |_, _| {}).unwrap();
-    assert_eq!(made.bad.len(), 1, "{:?}", made.bad);
+    assert_eq!(made.failed_checks.len(), 1, "{:?}", made.failed_checks);
     let refused = store.delete(&thread).unwrap_err();
     assert_eq!(refused.code(), "database_behind", "{refused}");
     assert!(home.transcript(&thread).exists());
@@ -149,52 +149,141 @@ fn a_request_that_is_consumed_while_the_inbox_is_read_is_not_reported_as_removed
     store.close().unwrap();
 }
 
+/// A parent with an account of 1,000, of which 600 are reserved for its child; what [`back`] puts back is kept.
+struct Funded {
+    home: Home,
+    parent: ThreadId,
+    child: ThreadId,
+}
+
+impl Funded {
+    fn new() -> Self {
+        let home = Home::new();
+        let store = home.open();
+        let (parent, child) = (id("parent-0123456789ab"), id("child-0123456789ab"));
+        for thread in [&parent, &child] {
+            store.commit(birth(thread)).unwrap();
+        }
+        // A log of this length is not hashed again when its thread is loaded.
+        let long = says(&"long ".repeat(20_000));
+        store.commit(Batch::of(Part::new(parent.clone(), Expect::Any, long))).unwrap();
+        let made = Self { home, parent, child };
+        let open = |account: &ThreadId, parent: Option<&ThreadId>, max| Posting::Open {
+            account: account.clone(),
+            parent: parent.cloned(),
+            max: Some(Money::from_nanos(max).unwrap()),
+        };
+        let hold = made.reserve("for-child", 600, Some(&made.child));
+        let given = open(&made.child, Some(&made.parent), 600);
+        made.post(&store, &made.parent, vec![open(&made.parent, None, 1_000), hold, given]).unwrap();
+        store.close().unwrap();
+        keep(&made.home, &["budget_ledger", "reservations", "anchor"]);
+        made
+    }
+
+    fn reserve(&self, name: &str, amount: i64, child: Option<&ThreadId>) -> Posting {
+        let reservation = ReservationId::new(name).unwrap();
+        let amount = Money::from_nanos(amount).unwrap();
+        Posting::Reserve { account: self.parent.clone(), reservation, amount, child: child.cloned() }
+    }
+
+    fn post(&self, store: &LocalStore, thread: &ThreadId, postings: Vec<Posting>) -> Result<Committed, Error> {
+        let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Reserved));
+        store.commit(Batch::of(Part { postings, ..part }))
+    }
+
+    /// The child spends what it was given, from its own log.
+    fn spend(&self, store: &LocalStore) {
+        let amount = Money::from_nanos(500).unwrap();
+        let name = |text| ReservationId::new(text).unwrap();
+        let account = self.child.clone();
+        let reserve = Posting::Reserve { account: account.clone(), reservation: name("call"), amount, child: None };
+        let settle = |account: &ThreadId, reservation| Posting::Settle {
+            account: account.clone(),
+            reservation,
+            amount,
+            unknown: false,
+        };
+        self.post(
+            store,
+            &self.child,
+            vec![reserve, Posting::Issue { account: account.clone(), reservation: name("call") }],
+        )
+        .unwrap();
+        let end = vec![
+            settle(&account, name("call")),
+            Posting::Close { account: account.clone() },
+            settle(&self.parent, name("for-child")),
+        ];
+        self.post(store, &self.child, end).unwrap();
+    }
+
+    /// Puts the accounts back to where the child had spent nothing, with the anchor.
+    fn back(&self) {
+        restore_tables(&self.home, &["budget_ledger", "reservations", "anchor"]);
+    }
+
+    fn refused(&self) -> String {
+        let store = self.home.open();
+        let refused = self.post(&store, &self.parent, vec![self.reserve("more", 400, None)]).unwrap_err().to_string();
+        store.close().unwrap();
+        refused
+    }
+}
+
 /// What a child had spent was available again once the child was deleted and the account's row replaced by an older one.
 #[test]
 fn an_account_that_is_older_than_the_postings_of_a_deleted_thread_is_refused() {
-    let home = Home::new();
-    let store = home.open();
-    let parent = id("parent-0123456789ab");
-    let child = id("child-0123456789ab");
-    for thread in [&parent, &child] {
-        store.commit(birth(thread)).unwrap();
-    }
-    let money = |nanos| Money::from_nanos(nanos).unwrap();
-    let post = |store: &LocalStore, thread: &ThreadId, posting| {
-        let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Reserved));
-        store.commit(Batch::of(Part { postings: vec![posting], ..part }))
-    };
-    let account = parent.clone();
-    post(&store, &parent, Posting::Open { account: account.clone(), parent: None, max: Some(money(1_000)) }).unwrap();
+    let funded = Funded::new();
+    let store = funded.home.open();
+    funded.spend(&store);
+    store.delete(&funded.child).unwrap();
     store.close().unwrap();
-    database(&home).execute_batch("CREATE TABLE aside.kept AS SELECT thread_id, mark FROM budget_ledger;").unwrap();
-    let columns = "parent_id, max_spend, own_spend, children_spend, reserved_spend, open, status, version";
-    let older: Vec<String> = {
-        let database = database(&home);
-        let sql = format!("SELECT json_array({columns}) FROM budget_ledger");
-        let mut statement = database.prepare(&sql).unwrap();
-        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
-    };
-    let store = home.open();
-    let spend = Posting::Reserve {
-        account: account.clone(),
-        reservation: ReservationId::new("r1").unwrap(),
-        amount: money(900),
-        child: None,
-    };
-    post(&store, &child, spend).unwrap();
-    store.delete(&child).unwrap();
+    funded.back();
+    let refused = funded.refused();
+    assert!(refused.contains("older than the logs"), "{refused}");
+}
+
+/// The child's rows and its folder were removed with what it had spent; only its parent's log still names it.
+#[test]
+fn an_account_is_refused_while_a_child_that_its_log_names_is_gone() {
+    let funded = Funded::new();
+    let store = funded.home.open();
+    funded.spend(&store);
     store.close().unwrap();
-    let back = "UPDATE budget_ledger SET own_spend = ?1 ->> 2, children_spend = ?1 ->> 3, reserved_spend = ?1 ->> 4, open = ?1 ->> 5, \
-                status = ?1 ->> 6, version = ?1 ->> 7, mark = (SELECT mark FROM kept)";
-    assert_eq!(database(&home).execute(back, params![older[0]]).unwrap(), 1);
-    database(&home).execute_batch("DELETE FROM reservations; DROP TABLE kept;").unwrap();
-    let store = home.open();
-    let again =
-        Posting::Reserve { account, reservation: ReservationId::new("r2").unwrap(), amount: money(900), child: None };
-    let refused = post(&store, &parent, again).unwrap_err();
-    assert!(refused.to_string().contains("older than the logs"), "{refused}");
+    funded.back();
+    let name = "(SELECT id FROM threads WHERE thread_id = 'child-0123456789ab')";
+    let remove = format!(
+        "DELETE FROM feed; DELETE FROM heads WHERE id = {name}; DELETE FROM threads WHERE id = {name}; DELETE FROM redo;"
+    );
+    database(&funded.home).execute_batch(&remove).unwrap();
+    let folder = funded.home.threads().join(funded.child.folder());
+    let aside = funded.home.threads().with_file_name("child-aside");
+    std::fs::rename(&folder, &aside).unwrap();
+    let refused = funded.refused();
+    assert!(refused.contains("`child-0123456789ab` is missing"), "{refused}");
+    // With its folder it is a log without a row.
+    std::fs::rename(&aside, &folder).unwrap();
+    let refused = funded.refused();
+    assert!(refused.contains("has no rows in the database"), "{refused}");
+    // A rebuild without it counts what it may have spent as spent.
+    std::fs::remove_dir_all(&folder).unwrap();
+    crate::reindex::reindex(&funded.home);
+    let store = funded.home.open();
+    funded.post(&store, &funded.parent, vec![funded.reserve("more", 400, None)]).unwrap();
+    assert!(funded.post(&store, &funded.parent, vec![funded.reserve("most", 1, None)]).is_err());
     store.close().unwrap();
+}
+
+/// The log of the parent was edited so that it does not name its child any more.
+#[test]
+fn an_account_is_refused_if_a_log_of_its_chain_is_not_the_one_that_was_signed() {
+    let funded = Funded::new();
+    let log = funded.home.transcript(&funded.parent);
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, text.replace("child-0123456789ab", "chilx-0123456789ab")).unwrap();
+    let refused = funded.refused();
+    assert!(refused.contains("damaged"), "{refused}");
 }
 
 /// A program that could write the database made the next command rebuild it and adopt a log that was cut.
@@ -341,4 +430,106 @@ fn an_account_that_is_replaced_while_the_childs_rows_are_removed_is_refused() {
         assert!(refused.to_string().contains("in `registry.db`"), "anchor {anchor}: {refused}");
         store.close().unwrap();
     }
+}
+
+/// A row and its genuine seal, copied under another number and name, was the newest thread; so `@` meant another one.
+#[test]
+fn a_row_that_is_copied_or_renumbered_is_refused() {
+    let head = "version, lines, bytes, hash, segment, signer, head_epoch, sealed, posted, heard, leads, anchor, mark, epoch, owner, \
+                updated_at, counts, redo";
+    let copied = format!(
+        "INSERT INTO threads (id, thread_id, log_id, manifest, manifest_stale) \
+         SELECT 900, 'zz-000000000000', log_id, manifest, 0 FROM threads WHERE id = 1; \
+         INSERT INTO heads (id, {head}) SELECT 900, {head} FROM heads WHERE id = 1;"
+    );
+    let renumbered = "UPDATE threads SET id = -7 WHERE id = 1; UPDATE threads SET id = 1 WHERE id = 2; \
+                      UPDATE threads SET id = 2 WHERE id = -7; UPDATE heads SET id = -7 WHERE id = 1; \
+                      UPDATE heads SET id = 1 WHERE id = 2; UPDATE heads SET id = 2 WHERE id = -7; DELETE FROM redo;";
+    let renamed = "UPDATE threads SET thread_id = 'zz' WHERE id = 1; \
+                   UPDATE threads SET thread_id = 'one-0123456789ab' WHERE id = 2; \
+                   UPDATE threads SET thread_id = 'two-ba9876543210' WHERE id = 1;";
+    for forged in [copied.as_str(), renumbered, renamed] {
+        let home = Home::new();
+        let store = home.open();
+        thread_with(&store, "one-0123456789ab", &["one"]);
+        thread_with(&store, "two-ba9876543210", &["two"]);
+        assert_eq!(store.resolve("0123").unwrap().as_str(), "one-0123456789ab");
+        store.close().unwrap();
+        database(&home).execute_batch(&format!("PRAGMA foreign_keys = OFF; {forged}")).unwrap();
+        let store = home.open();
+        let listed = store.list(&Filter::default(), None, 10).unwrap_err();
+        assert_eq!(listed.code(), "row_unsealed", "{forged}: {listed}");
+        let newest = selvedge_store::newest::by_age(&store, "@").unwrap().unwrap_err();
+        assert_eq!(newest.code(), "row_unsealed", "{forged}: {newest}");
+        if forged == renamed {
+            let resolved = store.resolve("0123").unwrap_err();
+            assert_eq!(resolved.code(), "row_unsealed", "{resolved}");
+        }
+        store.close().unwrap();
+    }
+}
+
+/// The column of abbreviated names could be exchanged between threads; it follows from the id now.
+#[test]
+fn an_abbreviated_name_can_not_be_given_to_another_thread() {
+    let home = Home::new();
+    let store = home.open();
+    for name in ["one-0123456789ab", "plain", "short-01234567", "twelve-g123456789ab", "0123456789ab"] {
+        thread_with(&store, name, &[]);
+    }
+    store.close().unwrap();
+    assert!(database(&home).execute("UPDATE threads SET hex = 'ffffffffffff'", []).is_err());
+    let database = database(&home);
+    let mut statement = database.prepare("SELECT thread_id, hex FROM threads").unwrap();
+    let mut found = statement.query([]).unwrap();
+    while let Some(row) = found.next().unwrap() {
+        let name: String = row.get(0).unwrap();
+        let hex: Option<String> = row.get(1).unwrap();
+        assert_eq!(hex.as_deref(), id(&name).hex(), "{name}");
+    }
+}
+
+/// The number of a removed request was given to the next one, and so the first was lost without a report.
+#[test]
+fn the_number_of_a_removed_request_is_not_given_again() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &[]);
+    store.post(rename(&thread, "q1")).unwrap();
+    store.close().unwrap();
+    let remove = "DELETE FROM requests; UPDATE sqlite_sequence SET seq = 0 WHERE name = 'requests';";
+    database(&home).execute_batch(remove).unwrap();
+    let is_named = |store: &LocalStore| store.take_problems().iter().any(|what| what.contains("was removed"));
+    let store = home.open();
+    store.post(rename(&thread, "q2")).unwrap();
+    assert!(is_named(&store), "the next post reports it");
+    let number: i64 = database(&home).query_row("SELECT id FROM requests", [], |row| row.get(0)).unwrap();
+    assert_eq!(number, 2);
+    consume(&store, &thread, "q2");
+    store.close().unwrap();
+    let store = home.open();
+    assert_eq!(store.pending(&thread).unwrap().len(), 0);
+    assert!(is_named(&store), "and so does every later read");
+    store.close().unwrap();
+    crate::reindex::reindex(&home);
+    let store = home.open();
+    store.pending(&thread).unwrap();
+    assert!(!is_named(&store), "until the database is rebuilt");
+    store.close().unwrap();
+}
+
+/// What an unsealed row of an inbox said was subtracted from the sums that detect older rows.
+#[test]
+fn a_forged_inbox_does_not_change_the_anchor() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &[]);
+    store.post(rename(&thread, "q1")).unwrap();
+    store.close().unwrap();
+    database(&home).execute("UPDATE inboxes SET posted = '[9]'", []).unwrap();
+    let store = home.open();
+    assert_eq!(store.post(rename(&thread, "q2")).unwrap_err().code(), "row_unsealed");
+    assert_eq!(store.delete(&thread).unwrap_err().code(), "row_unsealed");
+    assert!(home.transcript(&thread).exists());
+    store.close().unwrap();
 }

@@ -397,7 +397,7 @@ fn a_newer_format_is_refused() {
     home.open().close().unwrap();
     let store_file = home.threads().join("store.json");
     let ours = fs::read_to_string(&store_file).unwrap();
-    fs::write(&store_file, ours.replace("\"format\":7", "\"format\":99")).unwrap();
+    fs::write(&store_file, ours.replace("\"format\":8", "\"format\":99")).unwrap();
     let refused = refusal(LocalStore::open(home.options(Access::ReadWrite)));
     assert!(refused.to_string().contains("format 99"), "{refused}");
     fs::write(&store_file, ours.replace("selvedge-local", "another-kind")).unwrap();

@@ -6,7 +6,7 @@
 use std::io::{Read, Seek, SeekFrom};
 
 use selvedge_log::Trust;
-use selvedge_log::keychain::Voucher;
+use selvedge_log::keychain::RotationStatement;
 use selvedge_log::keys::PublicKey;
 use selvedge_log::recovery::{Evidence, Finding, Mode, Plan, judge};
 use selvedge_log::scan::Entry;
@@ -27,7 +27,7 @@ pub struct ArchivedKeys {
     /// The public keys.
     pub keys: Vec<PublicKey>,
     /// The statements of rotations.
-    pub vouchers: Vec<Voucher>,
+    pub statements: Vec<RotationStatement>,
     manifest: Option<Vec<u8>>,
 }
 
@@ -43,7 +43,7 @@ impl ArchivedKeys {
             let name = header.path.split_once('/').map_or("", |(_, name)| name);
             match name.split_once('/') {
                 Some((folder @ ("keys" | "chain"), _)) => {
-                    if header.size > KEY_BYTES_MAX || found.keys.len() + found.vouchers.len() >= KEYS_MAX {
+                    if header.size > KEY_BYTES_MAX || found.keys.len() + found.statements.len() >= KEYS_MAX {
                         return Err(refused("it has too many keys, or too long ones"));
                     }
                     let bytes = small(header.size, &mut Read::take(&mut *archive, header.size))?;
@@ -64,7 +64,8 @@ impl ArchivedKeys {
 
     fn take(&mut self, folder: &str, bytes: &[u8]) -> Result<()> {
         if folder == "chain" {
-            self.vouchers.push(Voucher::parse(bytes).map_err(|why| refused(format!("a statement in it: {why}")))?);
+            self.statements
+                .push(RotationStatement::parse(bytes).map_err(|why| refused(format!("a statement in it: {why}")))?);
         } else {
             // An unreadable key is treated as missing.
             self.keys.extend(std::str::from_utf8(bytes).ok().and_then(|pem| PublicKey::from_pem(pem).ok()));
@@ -81,7 +82,7 @@ pub fn verify_archive(
     each: &mut dyn FnMut(&Entry),
 ) -> Result<(Verdict, Trust)> {
     let small = ArchivedKeys::read(archive)?;
-    let trust = trust.vouched(&small.vouchers, &small.keys).map_err(refused)?;
+    let trust = trust.extended_by(&small.statements, &small.keys).map_err(refused)?;
     archive.rewind().map_err(refused)?;
     // Only the log says which thread the manifest must belong to; its version is compared afterwards.
     let watched = small.manifest.as_deref().and_then(shown_version);

@@ -190,12 +190,16 @@ impl<'a> ArchiveReader<'a> {
                 let known = mates.entry(mate.clone()).or_default();
                 *known = (*known).max(*version);
             }
-            entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
+            for line in &entry.lines {
+                named.take(entry.head.version, &line.event);
+            }
             lost.extend(lost_in(&entry));
             (self.each)(&entry);
         });
         let examined = examined.map_err(refused)?;
-        examined.unread_signers.iter().for_each(|(_, signer)| count_signer(&mut signers, *signer));
+        for (_, signer) in &examined.unread_signers {
+            count_signer(&mut signers, *signer);
+        }
         reader.get_mut().sync().map_err(refused)?;
         self.log = Some(Log { thread, examined, signers, mates, named, lost });
         Ok(())

@@ -1,6 +1,6 @@
 //! Accounts that are closed, reopened, raised, stopped and corrected; and parent and child account, which change together or not at all.
 
-use selvedge_model::account::replay::{Flaw, Seen, replay};
+use selvedge_model::account::replay::{AccountFlaw, LocatedRecord, replay};
 use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, PostingError, ReservationState};
 use selvedge_model::{Batch, ThreadId};
 
@@ -44,7 +44,7 @@ fn logs_agree(store: &impl Store, threads: &[&ThreadId]) {
         let lines = store.read(thread, 0, usize::MAX).unwrap();
         lines.into_iter().filter_map(|line| {
             let (event_type, record) = line.event.posting()?;
-            Some(Seen { thread: (*thread).clone(), line: line.seq, event_type, record: record.clone() })
+            Some(LocatedRecord { thread: (*thread).clone(), line: line.seq, event_type, record: record.clone() })
         })
     });
     let replayed = replay(seen.collect::<Vec<_>>());
@@ -192,13 +192,13 @@ pub fn a_missing_record_is_reported<H: Harness>(harness: &H) {
     let lines = store.read(&parent, 0, usize::MAX).unwrap();
     let seen = lines.into_iter().filter_map(|line| {
         let (event_type, record) = line.event.posting()?;
-        Some(Seen { thread: parent.clone(), line: line.seq, event_type, record: record.clone() })
+        Some(LocatedRecord { thread: parent.clone(), line: line.seq, event_type, record: record.clone() })
     });
     // The child's log is not read: its account ends with its opening, which is not a flaw.
     let alone = replay(seen.clone());
     assert_eq!((alone.flaws.len(), alone.accounts[&child].account.version), (0, 1));
     let gap = replay(seen.filter(|one| one.record.account_version != 1));
-    let missing = |account: &ThreadId| Flaw::Missing { account: account.clone(), from: 1, to: 1 };
+    let missing = |account: &ThreadId| AccountFlaw::Missing { account: account.clone(), from: 1, to: 1 };
     assert!(gap.flaws.contains(&missing(&parent)), "{:?}", gap.flaws);
     assert_eq!(gap.accounts.get(&parent), None);
 }

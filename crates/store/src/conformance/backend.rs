@@ -12,7 +12,7 @@ use selvedge_model::ThreadId;
 use super::Harness;
 use super::support::*;
 use crate::archive::{Archives, ImportOutcome, verify_archive};
-use crate::backend::{Attest, Backend, SignedFiles};
+use crate::backend::{Backend, ReadHeads, SignedFiles};
 use crate::contract::{Acquire, Commit};
 use crate::error::Error;
 use crate::heads::{Depth, Heads};
@@ -55,7 +55,7 @@ where
     assert_eq!((verdict.lines, verdict.bytes, verdict.head.as_ref()), (head.lines, head.bytes, Some(&head)));
     assert_eq!((versions, verdict.signers), (vec![0, 1, 2], vec![(head.signer, 3)]));
     assert!(verdict.bad_blobs.is_empty() && verdict.unnamed_blobs.is_empty() && verdict.lost.is_empty());
-    assert!(!store.is_stray(&thread).unwrap() && !store.is_imported(&thread) && store.strays().unwrap().is_empty());
+    assert!(!store.is_stray(&thread).unwrap() && !store.is_imported(&thread) && store.unindexed().unwrap().is_empty());
 }
 
 /// A missing or deleted thread is neither verified nor exported.
@@ -186,7 +186,7 @@ where
     let noted = store.heads().unwrap();
     assert!(noted.left_out.is_empty(), "{:?}", noted.left_out);
     assert_eq!(noted.heads.threads.iter().map(|head| &head.thread_id).collect::<Vec<_>>(), [&one, &two]);
-    assert_eq!(noted.heads.store_id, Attest::store_id(&harness.open()).unwrap(), "every handle has the same id");
+    assert_eq!(noted.heads.store_id, ReadHeads::store_id(&harness.open()).unwrap(), "every handle has the same id");
     let text = store.sign_heads(&noted.heads).unwrap();
     let mut heads = Heads::read(text.as_bytes(), &harness.trust()).unwrap().heads;
     append(&opened, &one, says("more"));

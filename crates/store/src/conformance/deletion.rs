@@ -1,6 +1,6 @@
 //! Deletion: for good, with a tombstone, and no writer can undo it.
 
-use selvedge_model::account::replay::Buried;
+use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::{Batch, Expect, Part, ThreadId};
 use serde_json::json;
 
@@ -79,7 +79,7 @@ pub fn a_thread_with_a_reservation_is_not_deleted<H: Harness>(harness: &H) {
     });
     assert_eq!(store.tombstone(&thread).unwrap(), None);
     commit(&store, Batch::of(posts(&thread, [release(&thread, "r")])));
-    let buried = Buried { account: thread.clone(), from: 1, to: 3 };
+    let buried = DeletedPostings { account: thread.clone(), from: 1, to: 3 };
     assert_eq!(store.delete(&thread).unwrap().postings, Some(vec![buried]));
 }
 

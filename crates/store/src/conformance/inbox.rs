@@ -335,7 +335,7 @@ pub fn a_posted_request_wakes_followers<H: Harness>(harness: &H) {
     assert!(told[0].number > before && told[1].number > told[0].number);
     assert_eq!(store.arrivals(told[0].number, 10).unwrap(), told[1..]);
     assert_eq!(store.arrivals(before, 1).unwrap(), told[..1]);
-    let now = Position { commits: store.position().unwrap(), requests: store.newest().unwrap() };
+    let now = Position { commits: store.position().unwrap(), requests: store.newest().unwrap(), leases: u64::MAX };
     assert_eq!(now.requests, told[1].number);
     // A hint comes at once for a request that exists, and for one that is posted.
     store.watch(Position { requests: before, ..now }, Duration::from_secs(60)).unwrap();

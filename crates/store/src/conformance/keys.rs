@@ -156,7 +156,7 @@ pub fn retries_at_once_are_committed_once<H: Harness>(harness: &H) {
 /// A retry posts, consumes and counts nothing again.
 pub fn a_retry_repeats_no_side_effect<H: Harness>(harness: &H) {
     let store = harness.open();
-    let thread = create(&store, "effects");
+    let thread = create(&store, "side-effects");
     let other = create(&store, "other");
     append(&store, &thread, patches([set("n", json!(0))]));
     store.post(request(&thread, "asked", "send")).unwrap();

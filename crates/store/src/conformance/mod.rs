@@ -234,6 +234,7 @@ macro_rules! conformance_suite {
                 one_worker_has_the_lease_at_a_time
                 waiting_may_be_for_ever
                 a_waiter_that_gives_up_learns_the_holder
+                the_end_of_a_lease_wakes_waiters
             }
             inbox {
                 a_posted_request_waits

@@ -2,7 +2,7 @@
 
 use selvedge_model::fold::FoldError;
 use selvedge_model::limits::Cost;
-use selvedge_model::manifest::Misfit;
+use selvedge_model::manifest::Contradiction;
 use selvedge_model::{Batch, Changeset, Event, Reason, Run, RunMeta, RunStatus, Status, ThreadId};
 
 use super::Harness;
@@ -140,7 +140,7 @@ pub fn a_second_run_is_refused_while_one_is_active<H: Harness>(harness: &H) {
             let answer = store.commit(Batch::of(part(&thread, second)));
             assert_refused!(
                 answer,
-                Error::Fold { source: FoldError::Misfit(Misfit::RunActive { active, .. }), .. } if active.as_str() == "run-1",
+                Error::Fold { source: FoldError::Contradiction(Contradiction::RunActive { active, .. }), .. } if active.as_str() == "run-1",
                 "a second run"
             );
         }

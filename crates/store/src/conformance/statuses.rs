@@ -3,7 +3,7 @@
 use selvedge_model::event::{ManifestChanged, SuspendReason, Suspended};
 use selvedge_model::fold::FoldError;
 use selvedge_model::limits::Limits;
-use selvedge_model::manifest::Misfit;
+use selvedge_model::manifest::Contradiction;
 use selvedge_model::{Batch, Changeset, Classify, Event, Manifest, RunMeta, RunStatus, Status, ThreadId};
 use serde_json::json;
 
@@ -146,7 +146,7 @@ pub fn a_continued_thread_accepts_nothing<H: Harness>(harness: &H) {
             let answer = store.commit(Batch::of(part(&thread, changeset.clone())));
             assert_refused!(
                 answer,
-                Error::Fold { source: FoldError::Misfit(Misfit::Transition(_)), .. },
+                Error::Fold { source: FoldError::Contradiction(Contradiction::Transition(_)), .. },
                 "{changeset:?} on a thread that was continued"
             );
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Harness;
 use super::support::*;
-use crate::contract::{Acquire, Leases};
+use crate::contract::{Acquire, Feed, Leases};
 use crate::error::Error;
 
 const AT_ONCE: Acquire = Acquire { wait: Duration::ZERO, take_over: false };
@@ -226,4 +226,43 @@ pub fn one_worker_has_the_lease_at_a_time<H: Harness>(harness: &H) {
         }
     });
     assert_eq!(verified(&stores[0], &harness.trust(), &thread).len(), 21);
+}
+
+/// The end of a lease wakes whoever waits for one: by a release or by the death of its holder, before the wait begins or during it.
+pub fn the_end_of_a_lease_wakes_waiters<H: Harness>(harness: &H) {
+    let store = harness.open();
+    let thread = create(&store, "ends");
+    // A handle may count leases as freed when it begins to watch.
+    store.wait_for_lease(store.leases_freed(), Duration::from_millis(1)).unwrap();
+    for dies in [false, true] {
+        for during in [false, true] {
+            let holder = harness.open();
+            let lease = holder.acquire(&thread, AT_ONCE).unwrap();
+            let freed = store.leases_freed();
+            assert!(store.holder(&thread).unwrap().is_some(), "it is held");
+            let end = move || {
+                if during {
+                    thread::sleep(A_MOMENT);
+                }
+                if dies { drop(holder) } else { holder.release(&lease).unwrap() }
+            };
+            let began = Instant::now();
+            thread::scope(|scope| {
+                if during {
+                    scope.spawn(end);
+                } else {
+                    end();
+                }
+                let mut seen = freed;
+                loop {
+                    store.wait_for_lease(seen, TIMEOUT).unwrap();
+                    assert!(began.elapsed() < TIMEOUT / 2, "no wake-up; dies: {dies}, during the wait: {during}");
+                    seen = store.leases_freed();
+                    if store.holder(&thread).unwrap().is_none() {
+                        break;
+                    }
+                }
+            });
+        }
+    }
 }

@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use selvedge_log::{Head, Trust};
 use selvedge_model::account::{Account, AccountId};
 use selvedge_model::event::BlobErased;
-use selvedge_model::{Batch, Changeset, Digest, Event, Expect, Manifest, NamedBlobs, Part, ThreadId};
+use selvedge_model::{Batch, Changeset, Digest, DirectiveId, Event, Expect, Manifest, NamedBlobs, Part, ThreadId};
 
 use super::MemoryStore;
 use super::inner::head_of;
 use crate::archive::{Accounts, Archives, ImportOutcome, ImportReport, read_archive};
-use crate::backend::{Attest, Erase, Handle, SignedFiles};
+use crate::backend::{Erase, Handle, ReadHeads, SignedFiles};
 use crate::capabilities;
 use crate::contract::{Commit, Leases};
 use crate::error::{Error, Result};
 use crate::folded::Folded;
-use crate::heads::{AccountHead, Comparison, CurrentHeads, Depth, Heads, LogHead, Present, VERSION, compare};
+use crate::heads::{AccountHead, Comparison, CurrentHeads, Depth, Heads, LogHead, StoreContent, VERSION, compare};
 use crate::manifest::grants_same;
 use crate::verify::{Document, Stored, StoredLog, Verify};
 
@@ -103,7 +103,7 @@ impl Archives for MemoryStore {
     }
 }
 
-impl Attest for MemoryStore {
+impl ReadHeads for MemoryStore {
     fn store_id(&self) -> Result<String> {
         Ok(self.shared.id.get_or_init(|| self.shared.ids.hex32()).clone())
     }
@@ -135,7 +135,7 @@ impl Attest for MemoryStore {
     }
 }
 
-impl Present for MemoryStore {
+impl StoreContent for MemoryStore {
     fn log(&self, thread: &ThreadId) -> Result<Option<(Head, Box<dyn BufRead + Send>)>> {
         let inner = self.inner();
         let slot = inner.threads.get(thread);
@@ -159,7 +159,9 @@ impl Erase for MemoryStore {
         }
         let mut named = NamedBlobs::default();
         self.verify(thread, &mut |entry| {
-            entry.lines.iter().for_each(|line| named.take(entry.head.version, &line.event));
+            for line in &entry.lines {
+                named.take(entry.head.version, &line.event);
+            }
         })?;
         let is_there = self.blobs(thread)?.contains(blob);
         if !is_there && named.must_be_there().all(|(name, _)| name != *blob) {
@@ -183,6 +185,16 @@ impl SignedFiles for MemoryStore {
         Ok(true)
     }
 
+    fn write_knowledge(&self, id: &DirectiveId, body: &str, is_replaceable: &dyn Fn(&str) -> bool) -> Result<Digest> {
+        let mut inner = self.inner();
+        if inner.knowledge.get(id).is_some_and(|entry| !is_replaceable(entry)) {
+            let why = "a person wrote it".to_owned();
+            return Err(Error::Unusable { what: format!("knowledge `{id}`"), why, hint: None });
+        }
+        inner.knowledge.insert(id.clone(), body.to_owned());
+        Ok(selvedge_log::hash::sha256(body.as_bytes()))
+    }
+
     fn check_manifest(&self, recorded: &Manifest) -> Result<()> {
         if !grants_same(&self.inner().slot(&recorded.thread_id)?.manifest, recorded) {
             return Err(Error::Integrity {
@@ -196,10 +208,6 @@ impl SignedFiles for MemoryStore {
 
     fn missing_manifest(&self, _: &ThreadId) -> Option<String> {
         None
-    }
-
-    fn take_problems(&self) -> Vec<String> {
-        Vec::new()
     }
 }
 

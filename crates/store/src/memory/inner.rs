@@ -111,7 +111,9 @@ impl Inner {
             }
             if let Some(next) = &part.continued_as {
                 let waits = self.requests.iter_mut().filter(|(_, posted)| posted.thread == part.thread);
-                waits.for_each(|(_, posted)| posted.thread = next.clone());
+                for (_, posted) in waits {
+                    posted.thread = next.clone();
+                }
             }
             let number = self.created;
             let early_blobs = self.early_blobs.remove(&part.thread).unwrap_or_default();

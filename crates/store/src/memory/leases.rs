@@ -1,9 +1,11 @@
 //! Leases and inboxes.
 
+use std::time::Duration;
+
 use selvedge_model::{OwnerId, Posted, RequestId, ThreadId, Timestamp};
 
 use super::{MemoryStore, Slot};
-use crate::contract::{Acquire, Arrival, Delivery, Inbox, Lease, Leases, Waiting};
+use crate::contract::{Acquire, Delivery, Feed, Inbox, Lease, Leases, PostedNotice, QueuedRequest};
 use crate::error::{Error, Result};
 use crate::lease::{LeaseAnswer, LeaseBackend};
 
@@ -27,6 +29,14 @@ impl LeaseBackend for MemoryStore {
         let inner = self.inner();
         let slot = inner.slot(thread)?;
         Ok(slot.holder.clone().map(|holder| (holder, slot.epoch)))
+    }
+
+    fn leases_freed(&self) -> u64 {
+        Feed::leases_freed(self)
+    }
+
+    fn wait_for_lease(&self, freed: u64, timeout: Duration) -> Result<()> {
+        Feed::wait_for_lease(self, freed, timeout)
     }
 }
 
@@ -76,8 +86,10 @@ impl Leases for MemoryStore {
         if let Some(slot) = inner.threads.get_mut(&lease.thread).filter(stands) {
             slot.holder = None;
         }
+        inner.leases_freed += 1;
         drop(inner);
         self.lease_queue.end_turn(lease);
+        self.shared.committed.notify_all();
         Ok(())
     }
 
@@ -103,12 +115,12 @@ impl Inbox for MemoryStore {
         Ok(left)
     }
 
-    fn pending(&self, thread: &ThreadId) -> Result<Vec<Waiting>> {
+    fn pending(&self, thread: &ThreadId) -> Result<Vec<QueuedRequest>> {
         let inner = self.inner();
         inner.slot(thread)?;
         let waits = inner.requests.iter().map(|(_, posted)| posted).filter(|posted| posted.thread == *thread);
         // Only this process can write here.
-        Ok(waits.map(|posted| Waiting { posted: posted.clone(), is_sealed: true }).collect())
+        Ok(waits.map(|posted| QueuedRequest { posted: posted.clone(), is_sealed: true }).collect())
     }
 
     fn answered(&self, thread: &ThreadId, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
@@ -119,9 +131,9 @@ impl Inbox for MemoryStore {
         Ok(self.inner().requests_posted)
     }
 
-    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<Arrival>> {
+    fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<PostedNotice>> {
         let inner = self.inner();
         let later = inner.requests.iter().filter(|(number, _)| *number > after).take(limit);
-        Ok(later.map(|(number, posted)| Arrival { number: *number, thread: posted.thread.clone() }).collect())
+        Ok(later.map(|(number, posted)| PostedNotice { number: *number, thread: posted.thread.clone() }).collect())
     }
 }

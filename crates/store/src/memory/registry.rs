@@ -101,10 +101,17 @@ impl Feed for MemoryStore {
         Ok(self.inner().feed.iter().skip(skip).take(limit).cloned().collect())
     }
 
+    fn leases_freed(&self) -> u64 {
+        self.inner().leases_freed
+    }
+
     fn watch(&self, seen: Position, timeout: Duration) -> Result<()> {
         let inner = self.inner();
-        let is_idle =
-            |inner: &mut Inner| inner.feed.len() as u64 <= seen.commits && inner.requests_posted <= seen.requests;
+        let is_idle = |inner: &mut Inner| {
+            inner.feed.len() as u64 <= seen.commits
+                && inner.requests_posted <= seen.requests
+                && inner.leases_freed <= seen.leases
+        };
         let waiting = self.shared.committed.wait_timeout_while(inner, timeout, is_idle);
         drop(waiting.unwrap_or_else(PoisonError::into_inner));
         Ok(())

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use selvedge_testkit::fact::FactRecorder;
 use selvedge_testkit::home::Home;
 use selvedge_testkit::page::{RunInfo, with_counts};
-use selvedge_testkit::run::{Plan, Ready, crowd, damage, fail, kill, power, shutdown};
+use selvedge_testkit::run::{Plan, Ready, concurrent, damage, fail, kill, power, shutdown};
 use selvedge_testkit::scenario::{self, Scenario};
 use selvedge_testkit::shim::Bench;
 use selvedge_testkit::tally::Tally;
@@ -125,7 +125,7 @@ fn main() -> ExitCode {
     let is_role = lab.role.is_some();
     let done = match lab.role {
         Some(Role::Child(child)) => act(&child).map(|()| true),
-        Some(Role::Crowd(child)) => crowd::act(&child.root, &child.acks, child.seed).map(|()| true),
+        Some(Role::Crowd(child)) => concurrent::act(&child.root, &child.acks, child.seed).map(|()| true),
         None => work(&lab.work),
     };
     match done {
@@ -212,7 +212,7 @@ fn work(work: &Work) -> LabResult<bool> {
     if work.scenario.is_none() && wants(Experiment::Crowd) {
         let rounds = if work.long { 20 } else { 1 };
         let each = if work.long { 5 } else { 3 };
-        timed(&mut tally, "Crowd", || crowd::run(&plan, rounds, Duration::from_secs(each)))?;
+        timed(&mut tally, "Crowd", || concurrent::run(&plan, rounds, Duration::from_secs(each)))?;
     }
     println!("{tally}\nin {:.1} s, seed {}", began.elapsed().as_secs_f64(), plan.seed);
     if work.record {

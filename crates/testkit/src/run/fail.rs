@@ -107,7 +107,8 @@ fn hit<'a>(ended: &'a Ended, meant: &'a Record) -> &'a Record {
 
 /// Whether a file is SQLite's, which does not retry where we do.
 fn is_sqlites(record: &Record) -> bool {
-    record.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("registry.db"))
+    let name = record.path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    name.starts_with("registry.db") || (name.starts_with("search.db") && !name.ends_with(".lock"))
 }
 
 /// Whether the call can be interrupted by a signal: only if it waits.

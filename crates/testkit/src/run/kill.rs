@@ -1,13 +1,15 @@
 //! A process that is killed before, after or in the middle of each of its calls.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 
 use crate::LabResult;
 use crate::check::{Kind, breach};
 use crate::run::{Plan, Ready, judge, spread};
+use crate::scenario::streams;
 use crate::shim::Fault;
 use crate::tally::Tally;
-use crate::trace::Call;
+use crate::trace::{Call, Record};
 
 /// Kills a scenario at each included call.
 pub fn run(plan: &Plan, ready: &Ready) -> LabResult<Tally> {
@@ -18,14 +20,26 @@ pub fn run(plan: &Plan, ready: &Ready) -> LabResult<Tally> {
 
 /// Kills a scenario before and after each of its commits: at every call that makes one durable, regardless of the plan.
 pub fn at_commits(plan: &Plan, ready: &Ready) -> LabResult<Tally> {
-    let commits = ready.trace.iter().filter(|record| {
-        record.call == Call::Sync && record.is_counted() && record.path.to_string_lossy().ends_with("registry.db-wal")
-    });
-    let commits: Vec<u64> = commits.map(|record| record.count).collect();
-    if commits.is_empty() {
-        return Err(format!("`{}` commits nothing", ready.scenario.name).into());
+    let is_commit =
+        |record: &Record| record.call == Call::Sync && record.path.to_string_lossy().ends_with("registry.db-wal");
+    at_calls(plan, ready, is_commit, "commits nothing")
+}
+
+/// Kills a scenario while its model streams an answer: before, after and in the middle of each write of the host's books, which has one
+/// for every piece that it sends.
+pub fn in_streams(plan: &Plan, ready: &Ready) -> LabResult<Tally> {
+    let is_piece = |record: &Record| record.call == Call::Write && record.path == Path::new(streams::BOOKS);
+    at_calls(plan, ready, is_piece, "streams nothing")
+}
+
+/// Kills a scenario at the calls that are wanted, regardless of the plan.
+fn at_calls(plan: &Plan, ready: &Ready, wanted: impl Fn(&Record) -> bool, otherwise: &str) -> LabResult<Tally> {
+    let calls = ready.trace.iter().filter(|record| record.is_counted() && wanted(record));
+    let calls: Vec<u64> = calls.map(|record| record.count).collect();
+    if calls.is_empty() {
+        return Err(format!("`{}` {otherwise}", ready.scenario.name).into());
     }
-    spread(plan, &commits, |n| at(plan, ready, *n))
+    spread(plan, &calls, |n| at(plan, ready, *n))
 }
 
 fn at(plan: &Plan, ready: &Ready, n: u64) -> LabResult<Tally> {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use selvedge_engine::assignment::Asking;
-use selvedge_engine::spawn::{Children, Order, Spawning};
-use selvedge_engine::{Assignment, Choice, Engine, Input, Options, Permission, Redactor};
+use selvedge_engine::run_config::NeededApproval;
+use selvedge_engine::spawn::{Children, NewChild, Spawning};
+use selvedge_engine::{Choice, Engine, Input, Options, Permission, Redactor, RunConfig};
 use selvedge_model::account::AccountStatus;
 use selvedge_model::answer::{Drafts, End};
 use selvedge_model::blocking::BoxFuture;
@@ -35,7 +35,7 @@ const RESUMES_MAX: usize = 12;
 pub(super) fn approve(home: &Home, recorder: &mut FactRecorder) -> LabResult {
     drive(home, recorder, |home| {
         let mut work = payer(home, Arc::new(Payer));
-        work.gate = Arc::new(|_, _| Permission::Ask(Asking::default()));
+        work.gate = Arc::new(|_, _| Permission::Ask(NeededApproval::default()));
         work
     })
 }
@@ -67,24 +67,24 @@ enum Waiting {
 }
 
 /// An agent that pays through a child. Every call of both has a cost.
-fn parent(home: &Home, waiting: Waiting) -> Assignment {
+fn parent(home: &Home, waiting: Waiting) -> RunConfig {
     let mut work = priced(payer(home, Arc::new(Before { tool: "spawn", after: 0 })));
     let children = Arc::new(PayingChildren { home: home.clone(), waiting });
     work.tools = vec![Arc::new(Plain::new("spawn", EffectClass::AtMostOnce).of_kind(ToolKind::Child))];
-    work.spawning = Some(Spawning { children, at_once: 2, vouch: Arc::new(|_| Ok(())) });
+    work.spawning = Some(Spawning { children, at_once: 2, check_parent: Arc::new(|_| Ok(())) });
     work
 }
 
-fn payer(home: &Home, model: Arc<dyn Model>) -> Assignment {
+fn payer(home: &Home, model: Arc<dyn Model>) -> RunConfig {
     // The name is valid.
     let agent = AgentId::new("scribe").unwrap_or_else(|error| panic!("{error}"));
-    let mut work = Assignment::new(agent, model, "payer");
+    let mut work = RunConfig::new(agent, model, "payer");
     work.tools = vec![Arc::new(Pay::into(&home.root().join("paid")))];
     work
 }
 
 /// Resumes the thread, or the end of its chain, until it has ended.
-fn drive(home: &Home, recorder: &mut FactRecorder, work: fn(&Home) -> Assignment) -> LabResult {
+fn drive(home: &Home, recorder: &mut FactRecorder, work: fn(&Home) -> RunConfig) -> LabResult {
     let store = Arc::new(recorder.attempt(|| home.open())?);
     let tries = if recorder.retries { 2 } else { 1 };
     let mut ended = Err("nothing was tried".into());
@@ -101,7 +101,7 @@ fn drive(home: &Home, recorder: &mut FactRecorder, work: fn(&Home) -> Assignment
     ended
 }
 
-fn resume(home: &Home, store: &Arc<LocalStore>, watched: &Arc<RecordingStore>, work: &Arc<Assignment>) -> LabResult {
+fn resume(home: &Home, store: &Arc<LocalStore>, watched: &Arc<RecordingStore>, work: &Arc<RunConfig>) -> LabResult {
     let engine = Engine::new(Options {
         store: watched.clone(),
         trust: home.trust()?,
@@ -137,7 +137,7 @@ fn resume(home: &Home, store: &Arc<LocalStore>, watched: &Arc<RecordingStore>, w
     // What the child's own process would do.
     if let Some(Spawning { children, .. }) = &work.spawning {
         for child in store.children(&one())?.into_iter().filter(|child| !child.manifest.status.is_terminal()) {
-            let work = children.assignment(&child.manifest)?;
+            let work = children.run_config(&child.manifest)?;
             let child = &child.manifest.thread_id;
             engine.resume(child, Input::nothing(), &work, &Cancel::new(), &mut on_event)?;
         }
@@ -225,13 +225,13 @@ struct PayingChildren {
 }
 
 impl Children for PayingChildren {
-    fn order(&self, _: &Call, parent: &Manifest) -> Result<Order, String> {
+    fn new_child(&self, _: &Call, parent: &Manifest) -> Result<NewChild, String> {
         let thread = NewThread::of(parent.agent_id.clone());
         let messages = vec![Message::text(Role::User, "pay what is due")];
-        Ok(Order { thread, messages, detached: self.waiting == Waiting::GoesOn })
+        Ok(NewChild { thread, messages, detached: self.waiting == Waiting::GoesOn })
     }
 
-    fn assignment(&self, _: &Manifest) -> Result<Assignment, String> {
+    fn run_config(&self, _: &Manifest) -> Result<RunConfig, String> {
         Ok(priced(payer(&self.home, Arc::new(Payer))))
     }
 

@@ -220,7 +220,7 @@ pub(super) fn backup(home: &Home, recorder: &mut FactRecorder) -> LabResult {
             fs::remove_dir_all(&target)?;
         }
         let made = store.backup(&target, &mut |_, _| {})?;
-        if made.threads.len() == 2 && made.bad.is_empty() {
+        if made.threads.len() == 2 && made.failed_checks.is_empty() {
             Ok(())
         } else {
             Err(crate::LabError::from(format!("not everything was copied: {made:?}")))

@@ -8,10 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use selvedge_engine::hooks::{Hook, HookCall, Hooks};
 use selvedge_engine::ledger::audit;
 use selvedge_engine::snapshot::{Keeper, Schema, newest};
-use selvedge_engine::{Assignment, Engine, Input, Options, Outcome, Redactor};
+use selvedge_engine::{Engine, Input, Options, Outcome, Redactor, RunConfig};
 use selvedge_items::config::state_persistence::{Coalesce, StatePersistence};
+use selvedge_items::hook::{Placed, Source};
 use selvedge_model::account::AccountStatus;
 use selvedge_model::answer::{Drafts, End, Usage};
 use selvedge_model::blocking::BoxFuture;
@@ -35,7 +37,7 @@ use crate::check::{Breach, CheckResult, Kind, breach, or};
 use crate::fact::{Fact, FactRecorder};
 use crate::home::Home;
 
-const AMOUNTS: [&str; 2] = ["5", "7"];
+pub(super) const AMOUNTS: [&str; 2] = ["5", "7"];
 
 /// What the agent may spend.
 const SPEND_DOLLARS_MAX: i64 = 1;
@@ -54,16 +56,69 @@ pub(super) fn unpaid(home: &Home) -> LabResult {
 
 /// Runs the agent, or resumes its thread.
 pub(super) fn run(home: &Home, recorder: &mut FactRecorder) -> LabResult {
-    run_as(home, recorder, Price::default(), |_| Ok(None))
+    run_as(home, recorder, Arc::new(Payer), Price::default(), |_| Ok(None), |_| {})
 }
 
 /// The same with a model that is not free: every call is reserved and settled, and the account is closed with the thread.
 pub(super) fn run_priced(home: &Home, recorder: &mut FactRecorder) -> LabResult {
-    run_as(home, recorder, price(), |_| Ok(None))
+    run_as(home, recorder, Arc::new(Payer), price(), |_| Ok(None), |_| {})
+}
+
+/// The same with another model.
+pub(super) fn run_model(home: &Home, recorder: &mut FactRecorder, model: Arc<dyn Model>) -> LabResult {
+    run_as(home, recorder, model, price(), |_| Ok(None), |_| {})
+}
+
+/// The same payments, made by hooks: one before the first turn, one when the run is complete. The model asks for none.
+pub(super) fn run_hooks(home: &Home, recorder: &mut FactRecorder) -> LabResult {
+    run_as(
+        home,
+        recorder,
+        Arc::new(Says),
+        Price::default(),
+        |_| Ok(None),
+        |work| {
+            work.hooks = Arc::new(paying_hooks());
+        },
+    )
+}
+
+/// Hooks that pay each amount at an event of its own.
+fn paying_hooks() -> Hooks {
+    let hook = |(event, amount): (&str, &str)| {
+        let action = json!({"primary": "execute", "item_type": "tool", "item_id": "pay", "params": {"amount": amount}});
+        let written = json!({"id": event, "event": event, "required": true, "action": action});
+        let hook = serde_json::from_value(written).ok()?;
+        let placed = Placed { hook, source: Source::Project, layer: Source::Project };
+        let tool = "pay".to_owned();
+        let call =
+            HookCall { tool, arguments: json!({"amount": amount}), source: "tool pay".to_owned(), is_knowledge: false };
+        Some(Hook { placed, calls: vec![call] })
+    };
+    let events = ["thread_started", "after_complete"].into_iter().zip(AMOUNTS);
+    Hooks::new(events.filter_map(hook).collect())
+}
+
+/// A model that asks for nothing.
+struct Says;
+
+impl Model for Says {
+    fn answer<'a>(
+        &'a self,
+        _: &'a Prompt<'a>,
+        _: &'a mut Drafts<'a>,
+        _: &'a Cancel,
+    ) -> BoxFuture<'a, Result<Answer, ModelError>> {
+        Box::pin(async { Ok(Answer::new(vec![Block::text("as you wish")], End::Finished).using(USAGE)) })
+    }
+
+    fn context_tokens_max(&self, _: &str) -> Option<u64> {
+        None
+    }
 }
 
 /// The token prices of a model that is not free.
-fn price() -> Price {
+pub(super) fn price() -> Price {
     Price { input: dollars(1), output: dollars(2), ..Price::default() }
 }
 
@@ -72,7 +127,7 @@ fn dollars(dollars: i64) -> Money {
 }
 
 /// The same agent, with a model that is not free and a spending limit.
-pub(super) fn priced(mut work: Assignment) -> Assignment {
+pub(super) fn priced(mut work: RunConfig) -> RunConfig {
     work.price = Some(price());
     work.limits.spend = Some(dollars(SPEND_DOLLARS_MAX));
     work
@@ -80,21 +135,36 @@ pub(super) fn priced(mut work: Assignment) -> Assignment {
 
 /// The same, with a snapshot at every step: complete and incremental ones alternate, archived at the end.
 pub(super) fn run_saving(home: &Home, recorder: &mut FactRecorder) -> LabResult {
-    run_as(home, recorder, Price::default(), |store| {
-        let mut config = StatePersistence::builtin();
-        config.checkpoint.performance.coalesce = Coalesce::Always;
-        config.checkpoint.performance.incremental = true;
-        config.retention.max_checkpoints = 2;
-        Ok(Some(Keeper::new(store.clone(), config)?))
-    })
+    run_as(
+        home,
+        recorder,
+        Arc::new(Payer),
+        Price::default(),
+        |store| {
+            let mut config = StatePersistence::builtin();
+            config.checkpoint.performance.coalesce = Coalesce::Always;
+            config.checkpoint.performance.incremental = true;
+            config.retention.max_checkpoints = 2;
+            Ok(Some(Keeper::new(store.clone(), config)?))
+        },
+        |_| {},
+    )
 }
 
-fn run_as(home: &Home, recorder: &mut FactRecorder, price: Price, keeping: Keeping) -> LabResult {
+fn run_as(
+    home: &Home,
+    recorder: &mut FactRecorder,
+    model: Arc<dyn Model>,
+    price: Price,
+    keeping: Keeping,
+    change: fn(&mut RunConfig),
+) -> LabResult {
     let store = Arc::new(recorder.attempt(|| home.open())?);
     let tries = if recorder.retries { 2 } else { 1 };
     let mut ended = Err("nothing was tried".into());
     for _ in 0..tries {
-        ended = recording(&store, recorder, |watched| resume(home, &store, watched, price, keeping));
+        ended =
+            recording(&store, recorder, |watched| resume(home, &store, watched, model.clone(), price, keeping, change));
         if ended.is_ok() {
             break;
         }
@@ -112,8 +182,10 @@ fn resume(
     home: &Home,
     store: &Arc<LocalStore>,
     watched: &Arc<RecordingStore>,
+    model: Arc<dyn Model>,
     price: Price,
     keeping: Keeping,
+    change: fn(&mut RunConfig),
 ) -> LabResult {
     let engine = Engine::new(Options {
         store: watched.clone(),
@@ -128,10 +200,11 @@ fn resume(
     });
     engine.recover()?;
     let manifest = store.get(&one())?.manifest;
-    let mut work = Assignment::new(manifest.agent_id, Arc::new(Payer), "payer");
+    let mut work = RunConfig::new(manifest.agent_id, model, "payer");
     work.tools = vec![Arc::new(Pay::into(&home.root().join("paid")))];
     work.price = Some(price);
     work.limits.spend = Some(dollars(SPEND_DOLLARS_MAX));
+    change(&mut work);
     let mut on_event = |event| watched.receive(event);
     let task = Message::text(Role::User, "pay what is due").with_id(MessageId::new("task")?);
     let outcome: Outcome = match manifest.status {
@@ -160,6 +233,22 @@ pub(super) fn paid_once(home: &Home, store: &LocalStore, _: &[Fact]) -> CheckRes
         }
     }
     Ok(())
+}
+
+/// No call of a hook pays twice; and once a run has ended that was not preceded by a failed one, everything is paid. After a failed run the
+/// scenario sends a message: that is a new run, which completes once more, and in which the thread does not start again.
+pub(super) fn paid_once_by_each_call(home: &Home, store: &LocalStore, facts: &[Fact]) -> CheckResult {
+    let paid = paid(&home.root().join("paid")).map_err(or(Kind::Broken, "the payments can't be read"))?;
+    let mut calls: Vec<&str> = paid.iter().filter_map(|line| line.split(' ').next()).collect();
+    calls.sort_unstable();
+    if let Some(twice) = calls.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(breach(Kind::Blended, format!("the call {} paid twice: {paid:?}", twice[0])));
+    }
+    let runs = store.runs(&one()).map_err(or(Kind::Broken, "the runs can't be read"))?;
+    if runs.iter().any(|run| run.meta.outcome == Some(Status::Error)) {
+        return Ok(());
+    }
+    paid_once(home, store, facts)
 }
 
 /// Nothing is paid twice.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use selvedge_testkit::LabResult;
-use selvedge_testkit::run::{Plan, Ready, crowd, damage, fail, kill, power, shutdown};
+use selvedge_testkit::run::{Plan, Ready, concurrent, damage, fail, kill, power, shutdown};
 use selvedge_testkit::scenario;
 use selvedge_testkit::shim::Bench;
 use selvedge_testkit::tally::Tally;
@@ -42,13 +42,22 @@ fn a_process_killed_at_a_call_loses_nothing_acknowledged() {
 fn killed_at_each_commit_of_a_handoff_a_spawn_and_a_settlement_no_orphan_and_no_partial_change_is_left() {
     let plan = plan(1, 1);
     let mut tally = Tally::default();
-    for name in ["over", "handoff", "spawn", "detach", "priced"] {
+    for name in ["over", "handoff", "spawn", "detach", "priced", "streamed"] {
         let ready = Ready::make(&plan, scenario::named(name).unwrap()).unwrap();
         let killed = kill::at_commits(&plan, &ready).unwrap();
         assert!(killed.states() >= 10, "`{name}`: only {} states", killed.states());
         tally.join(killed);
     }
-    assert_held(&tally, 130);
+    assert_held(&tally, 150);
+}
+
+/// The host has charged for what the log knows nothing of but the intent: the attempt is counted at its bound and marked unknown, or its
+/// cost is exact.
+#[test]
+fn killed_in_the_middle_of_a_stream_every_attempt_is_charged_exactly_or_as_unknown() {
+    let plan = plan(1, 1);
+    let ready = Ready::make(&plan, scenario::named("streamed").unwrap()).unwrap();
+    assert_held(&kill::in_streams(&plan, &ready).unwrap(), 60);
 }
 
 #[test]
@@ -117,6 +126,14 @@ fn a_blob_that_can_t_be_read_is_not_taken_for_absent() {
     looks("blob", 1, 3, |record| record.path.to_string_lossy().contains("/blobs"));
 }
 
+/// Usage records, titles, embeddings and the search index, killed at some calls; at every call in the long form.
+#[test]
+fn effects_killed_at_a_call_lose_and_double_no_record() {
+    let plan = plan(17, 1);
+    let ready = Ready::make(&plan, scenario::named("effects").unwrap()).unwrap();
+    assert_held(&kill::run(&plan, &ready).unwrap(), 20);
+}
+
 #[test]
 fn a_disk_that_loses_power_twice_keeps_everything_acknowledged() {
     assert_held(&on_every_scenario(&plan(307, 2), power::twice), 60);
@@ -143,5 +160,5 @@ fn damage_of_any_kind_is_found() {
 
 #[test]
 fn concurrent_processes_that_are_paused_and_killed_agree_in_the_end() {
-    assert_held(&crowd::run(&plan(1, 1), 1, Duration::from_secs(3)).unwrap(), 20);
+    assert_held(&concurrent::run(&plan(1, 1), 1, Duration::from_secs(3)).unwrap(), 20);
 }

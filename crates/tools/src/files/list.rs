@@ -6,9 +6,9 @@ use selvedge_model::tool::{Reconciled, Risk, Started};
 use selvedge_model::{Call, Cancel, Output, Tool, ToolError, ToolSpec};
 use serde_json::{Value, json};
 
-use super::path::{Folders, Place, Refused, said};
+use super::path::{CheckedPath, Folders, Refused, said};
 use crate::error::InvalidTool;
-use crate::ready::{self, Ready};
+use crate::in_process::{self, InProcessCall};
 use crate::schema::Schema;
 
 /// The most entries that are returned.
@@ -31,7 +31,7 @@ impl FileList {
             json!({"type": "string", "description": "The folder, relative to the project; `.` if it is left out."});
         let schema = json!({"type": "object", "properties": {"path": path}, "additionalProperties": false});
         let description = "Lists the files and folders of a folder of the project.";
-        let spec = ready::spec("file_list", description, schema, EffectClass::Pure, Risk::Safe);
+        let spec = in_process::spec("file_list", description, schema, EffectClass::Pure, Risk::Safe);
         Ok(Self { schema: Schema::compile(&spec.name, &spec.input_schema)?, folders, spec })
     }
 }
@@ -46,7 +46,7 @@ impl Tool for FileList {
         let place = self.folders.place(call.arguments["path"].as_str().unwrap_or("."));
         let place = place.map_err(|why| ToolError::NotStarted { tool: self.spec.name.clone(), why })?;
         let folders = self.folders.clone();
-        Ok(Ready::boxed(&self.spec.name, move || list(&folders, &place).unwrap_or_else(Output::error)))
+        Ok(InProcessCall::boxed(&self.spec.name, move || list(&folders, &place).unwrap_or_else(Output::error)))
     }
 
     /// It has no effect, so it can be made again.
@@ -55,7 +55,7 @@ impl Tool for FileList {
     }
 }
 
-fn list(folders: &Folders, place: &Place) -> Result<Output, Refused> {
+fn list(folders: &Folders, place: &CheckedPath) -> Result<Output, Refused> {
     let path = place.shown();
     let folder = folders.open_folder(place)?;
     let failed = |errno| said(path.as_ref(), errno);

@@ -21,7 +21,7 @@ pub struct Folders {
 const CLOSED: [&str; 2] = [".ai", ".git"];
 
 /// A path that was checked and may be used.
-pub(super) struct Place {
+pub(super) struct CheckedPath {
     segments: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Folders {
     }
 
     /// Checks a path, without reading the disk.
-    pub(super) fn place(&self, path: &str) -> Result<Place, Refused> {
+    pub(super) fn place(&self, path: &str) -> Result<CheckedPath, Refused> {
         let segments = segments(path)?;
         if let Some(closed) =
             segments.iter().find(|segment| CLOSED.iter().any(|name| segment.eq_ignore_ascii_case(name)))
@@ -50,7 +50,7 @@ impl Folders {
             return Err(format!("`{path}` is refused: `{closed}` is closed to tools"));
         }
         if self.allowed.iter().any(|folder| segments.starts_with(folder)) {
-            return Ok(Place { segments });
+            return Ok(CheckedPath { segments });
         }
         let allowed: Vec<_> = self.allowed.iter().map(|folder| format!("`{}`", shown(folder))).collect();
         let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
@@ -58,12 +58,16 @@ impl Folders {
     }
 
     /// Opens the folder that a path names.
-    pub(super) fn open_folder(&self, place: &Place) -> Result<OwnedFd, Refused> {
+    pub(super) fn open_folder(&self, place: &CheckedPath) -> Result<OwnedFd, Refused> {
         self.walk(&place.segments, Missing::IsRefused)
     }
 
     /// Opens the parent folder of a path, and returns the last name.
-    pub(super) fn open_parent<'p>(&self, place: &'p Place, missing: Missing) -> Result<(OwnedFd, &'p str), Refused> {
+    pub(super) fn open_parent<'p>(
+        &self,
+        place: &'p CheckedPath,
+        missing: Missing,
+    ) -> Result<(OwnedFd, &'p str), Refused> {
         let Some((name, folders)) = place.segments.split_last() else {
             return Err("`.` is a folder, not a file".to_owned());
         };
@@ -96,7 +100,7 @@ pub(super) enum Missing {
     IsRefused,
 }
 
-impl Place {
+impl CheckedPath {
     pub(super) fn shown(&self) -> String {
         shown(&self.segments)
     }

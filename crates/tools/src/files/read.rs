@@ -9,9 +9,9 @@ use selvedge_model::tool::{Reconciled, Risk, Started};
 use selvedge_model::{Call, Cancel, Output, Tool, ToolError, ToolSpec};
 use serde_json::json;
 
-use super::path::{Folders, Missing, Place, Refused, why_not};
+use super::path::{CheckedPath, Folders, Missing, Refused, why_not};
 use crate::error::InvalidTool;
-use crate::ready::{self, Ready};
+use crate::in_process::{self, InProcessCall};
 use crate::schema::Schema;
 
 /// The most bytes of a file that are returned at once.
@@ -38,7 +38,7 @@ impl FileRead {
             "additionalProperties": false
         });
         let description = "Reads a text file of the project. A long file is read in parts.";
-        let spec = ready::spec("file_read", description, schema, EffectClass::Pure, Risk::Safe);
+        let spec = in_process::spec("file_read", description, schema, EffectClass::Pure, Risk::Safe);
         Ok(Self { schema: Schema::compile(&spec.name, &spec.input_schema)?, folders, spec })
     }
 }
@@ -54,7 +54,7 @@ impl Tool for FileRead {
         let place = place.map_err(|why| ToolError::NotStarted { tool: self.spec.name.clone(), why })?;
         let offset = call.arguments["offset"].as_u64().unwrap_or_default();
         let folders = self.folders.clone();
-        Ok(Ready::boxed(&self.spec.name, move || read(&folders, &place, offset).unwrap_or_else(Output::error)))
+        Ok(InProcessCall::boxed(&self.spec.name, move || read(&folders, &place, offset).unwrap_or_else(Output::error)))
     }
 
     /// It has no effect, so it can be made again.
@@ -63,7 +63,7 @@ impl Tool for FileRead {
     }
 }
 
-fn read(folders: &Folders, place: &Place, offset: u64) -> Result<Output, Refused> {
+fn read(folders: &Folders, place: &CheckedPath, offset: u64) -> Result<Output, Refused> {
     let path = place.shown();
     let (folder, name) = folders.open_parent(place, Missing::IsRefused)?;
     // Without NONBLOCK, opening a named pipe would wait for its writer.

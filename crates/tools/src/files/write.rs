@@ -16,9 +16,9 @@ use selvedge_model::{Call, Cancel, Output, Tool, ToolError, ToolSpec};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::path::{Folders, Missing, Place, Refused, said};
+use super::path::{CheckedPath, Folders, Missing, Refused, said};
 use crate::error::InvalidTool;
-use crate::ready::{self, Ready};
+use crate::in_process::{self, InProcessCall};
 use crate::schema::Schema;
 
 /// The most bytes that one call may write.
@@ -45,7 +45,7 @@ impl FileWrite {
             "additionalProperties": false
         });
         let description = "Writes a text file of the project. Its previous content is replaced.";
-        let spec = ready::spec("file_write", description, schema, EffectClass::Idempotent, Risk::Write);
+        let spec = in_process::spec("file_write", description, schema, EffectClass::Idempotent, Risk::Write);
         Ok(Self { schema: Schema::compile(&spec.name, &spec.input_schema)?, folders, spec })
     }
 }
@@ -68,7 +68,7 @@ impl Tool for FileWrite {
         let unfinished = format!(".selvedge-{}", &hex(&Sha256::digest(&call.key))[..24]);
         let folders = self.folders.clone();
         let work = move || write(&folders, &place, &unfinished, content.as_bytes()).unwrap_or_else(Output::error);
-        Ok(Ready::boxed(&self.spec.name, work))
+        Ok(InProcessCall::boxed(&self.spec.name, work))
     }
 
     /// Writing again has the same effect, so the outcome need not be known.
@@ -77,7 +77,7 @@ impl Tool for FileWrite {
     }
 }
 
-fn write(folders: &Folders, place: &Place, unfinished: &str, content: &[u8]) -> Result<Output, Refused> {
+fn write(folders: &Folders, place: &CheckedPath, unfinished: &str, content: &[u8]) -> Result<Output, Refused> {
     let path = place.shown();
     let (folder, name) = folders.open_parent(place, Missing::IsMade)?;
     let mode = old_mode(&folder, name, &path)?;

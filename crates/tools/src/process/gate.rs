@@ -25,7 +25,7 @@ const LEASH: &str = "trap '' TERM HUP INT; read -r end; kill -KILL 0";
 
 /// What to run.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ProcessSpec {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
     /// Its whole environment.
@@ -56,7 +56,7 @@ pub(crate) struct Gated {
 
 impl Gated {
     /// Starts sh, which waits. On return nothing of the program has run.
-    pub(crate) fn start(plan: Plan) -> io::Result<Self> {
+    pub(crate) fn start(plan: ProcessSpec) -> io::Result<Self> {
         // Both ends are closed on exec, so no other child holds this gate open or reads from it.
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let mut command = Command::new("/bin/sh");

@@ -1,20 +1,26 @@
 //! Opens the gate of a program and waits for its end.
 //!
-//! One thread does it all: it sleeps on the program's end and its pipes, and checks a few dozen times a second whether it was cancelled.
+//! One thread does it all: it sleeps on the program's end, on its pipes, and on a pipe of our own that a cancellation writes to.
 
+use std::future::Future;
+use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::pin::Pin;
 use std::process::ExitStatus;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio, read, write};
 use rustix::process::{Signal, WaitId, WaitIdOptions, test_kill_process_group, waitid};
+use selvedge_model::cancel::Stopped;
 use selvedge_model::{Cancel, Stop};
 
+use super::bounded_output::{KeptHead, KeptTail};
 use super::gate::Gated;
 use super::identity::members;
-use super::kept::{Head, Tail};
 
 /// How long a program has between TERM and KILL.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
@@ -22,6 +28,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 const KILL: Duration = Duration::from_secs(10);
 /// How long to wait for output after every process that should write it is dead.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How often to check for what can't be slept on.
 const LOOK_UP: Duration = Duration::from_millis(20);
 const STDERR_BYTES_MAX: usize = 4096;
 const READ_BYTES: usize = 64 * 1024;
@@ -30,7 +37,7 @@ const READS_MAX: usize = 16;
 
 /// How a program ended.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum ProcessEnd {
     /// By itself, or by a signal from outside.
     Exited(ExitStatus),
     /// It exceeded its time limit and was ended.
@@ -45,21 +52,21 @@ pub(crate) enum End {
 
 /// A program that ended, and its output.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) end: End,
-    pub(crate) stdout: Head,
-    pub(crate) stderr: Tail,
+pub(crate) struct EndedProcess {
+    pub(crate) end: ProcessEnd,
+    pub(crate) stdout: KeptHead,
+    pub(crate) stderr: KeptTail,
     /// Whether a process outside its group still holds its output open.
     pub(crate) has_escaped: bool,
 }
 
 impl Gated {
     /// Opens the gate and waits until the program and everything in its group is gone.
-    pub(crate) fn run(mut self, cancel: &Cancel) -> Ended {
+    pub(crate) fn run(mut self, cancel: &Cancel) -> EndedProcess {
         let mut pipes = Pipes::of(&mut self);
         // A successful write proves nothing: for a moment after another thread's fork, the pipe has a reader that is not sh.
         let end = if self.has_exited() || self.open().is_err() {
-            Some(End::NeverRan)
+            Some(ProcessEnd::NeverRan)
         } else {
             self.watch(&mut pipes, cancel)
         };
@@ -67,14 +74,15 @@ impl Gated {
         let end = self.reap(end);
         pipes.last_words();
         let has_escaped = pipes.stdout.is_some() || pipes.stderr.is_some();
-        Ended { end, stdout: pipes.head, stderr: pipes.tail, has_escaped }
+        EndedProcess { end, stdout: pipes.head, stderr: pipes.tail, has_escaped }
     }
 
     /// Waits for the leader's end, and ends it when it is time; returns how it ended, if not by itself.
-    fn watch(&mut self, pipes: &mut Pipes, cancel: &Cancel) -> Option<End> {
+    fn watch(&mut self, pipes: &mut Pipes, cancel: &Cancel) -> Option<ProcessEnd> {
         let ended = exit_of(self);
+        let mut stop = StopPipe::new(cancel);
         let mut deadline = Instant::now() + self.timeout;
-        let mut ending: Option<(End, Signal)> = None;
+        let mut ending: Option<(ProcessEnd, Signal)> = None;
         loop {
             pipes.pump();
             if self.has_exited() {
@@ -84,12 +92,14 @@ impl Gated {
             let said = cancel.said();
             let last = ending.as_ref().map(|(_, signal)| *signal);
             let next = match last {
-                None if said.is_some() => Some((End::Stopped, Signal::TERM)),
-                None if now >= deadline => Some((End::TimedOut, Signal::TERM)),
+                None if said.is_some() => Some((ProcessEnd::Stopped, Signal::TERM)),
+                None if now >= deadline => Some((ProcessEnd::TimedOut, Signal::TERM)),
                 Some(Signal::TERM) if said == Some(Stop::Killed) || now >= deadline => {
                     ending.take().map(|(end, _)| (end, Signal::KILL))
                 }
-                Some(Signal::KILL) if now >= deadline => return Some(End::Unseen("it can't be killed".to_owned())),
+                Some(Signal::KILL) if now >= deadline => {
+                    return Some(ProcessEnd::Unseen("it can't be killed".to_owned()));
+                }
                 _ => None,
             };
             if let Some((end, signal)) = next {
@@ -98,7 +108,17 @@ impl Gated {
                 ending = Some((end, signal));
                 continue;
             }
-            pipes.sleep(ended.as_ref().map(OwnedFd::as_fd), LOOK_UP.min(deadline - now));
+            if stop.is_beyond(said) {
+                continue;
+            }
+            let most = deadline.saturating_duration_since(now);
+            match (&ended, &stop.reader) {
+                (Some(ended), Some(stop)) => pipes.sleep([ended.as_fd(), stop.as_fd()], most),
+                (ended, stop) => {
+                    let events = ended.iter().map(OwnedFd::as_fd).chain(stop.iter().map(PipeReader::as_fd));
+                    pipes.sleep(events, LOOK_UP.min(most));
+                }
+            }
         }
     }
 
@@ -109,8 +129,8 @@ impl Gated {
     }
 
     /// Takes the leader's status and waits for the rest of the group to be gone.
-    fn reap(&mut self, end: Option<End>) -> End {
-        if let Some(end @ End::Unseen(_)) = end {
+    fn reap(&mut self, end: Option<ProcessEnd>) -> ProcessEnd {
+        if let Some(end @ ProcessEnd::Unseen(_)) = end {
             self.is_over = true;
             return end;
         }
@@ -119,7 +139,7 @@ impl Gated {
         while !is_gone(self.pid) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
-        end.unwrap_or_else(|| status.map_or_else(|error| End::Unseen(error.to_string()), End::Exited))
+        end.unwrap_or_else(|| status.map_or_else(|error| ProcessEnd::Unseen(error.to_string()), ProcessEnd::Exited))
     }
 }
 
@@ -140,6 +160,53 @@ fn exit_of(_gated: &Gated) -> Option<OwnedFd> {
     None
 }
 
+/// A cancellation, as something that can be slept on.
+struct StopPipe {
+    cancel: Cancel,
+    /// Readable once the program is to be stopped; absent if there was no descriptor for it.
+    reader: Option<PipeReader>,
+    waker: Waker,
+    /// Keeps the waker registered.
+    stopped: Option<Stopped>,
+}
+
+/// Writes to a pipe when it is woken.
+struct WakePipe(PipeWriter);
+
+impl Wake for WakePipe {
+    fn wake(self: Arc<Self>) {
+        // If the pipe is full, it is readable.
+        let _ = write(&self.0, &[0]);
+    }
+}
+
+impl StopPipe {
+    fn new(cancel: &Cancel) -> Self {
+        let cancel = cancel.clone();
+        let pipe = io::pipe()
+            .ok()
+            .filter(|(reader, writer)| ioctl_fionbio(reader, true).is_ok() && ioctl_fionbio(writer, true).is_ok());
+        match pipe {
+            Some((reader, writer)) => {
+                let waker = Waker::from(Arc::new(WakePipe(writer)));
+                Self { cancel, reader: Some(reader), waker, stopped: None }
+            }
+            None => Self { cancel, reader: None, waker: Waker::noop().clone(), stopped: None },
+        }
+    }
+
+    /// Whether there is a more urgent reason to stop than this one; if not, the pipe becomes readable once there is.
+    fn is_beyond(&mut self, known: Option<Stop>) -> bool {
+        if let Some(reader) = &self.reader {
+            let _ = read(reader, &mut [0; 8]);
+        }
+        let mut stopped = self.cancel.stopped_beyond(known);
+        let is_ready = Pin::new(&mut stopped).poll(&mut Context::from_waker(&self.waker)).is_ready();
+        self.stopped = Some(stopped);
+        is_ready
+    }
+}
+
 /// Our ends of the program's pipes, until they are closed, and what came through them.
 struct Pipes {
     stdin: Option<OwnedFd>,
@@ -147,8 +214,8 @@ struct Pipes {
     stderr: Option<OwnedFd>,
     to_write: Vec<u8>,
     written: usize,
-    head: Head,
-    tail: Tail,
+    head: KeptHead,
+    tail: KeptTail,
     buffer: Vec<u8>,
 }
 
@@ -160,8 +227,8 @@ impl Pipes {
             stderr: gated.child.stderr.take().map(OwnedFd::from),
             to_write: std::mem::take(&mut gated.stdin),
             written: 0,
-            head: Head::new(gated.stdout_bytes_max),
-            tail: Tail::new(STDERR_BYTES_MAX),
+            head: KeptHead::new(gated.stdout_bytes_max),
+            tail: KeptTail::new(STDERR_BYTES_MAX),
             buffer: vec![0; READ_BYTES],
         };
         for pipe in [&pipes.stdin, &pipes.stdout, &pipes.stderr].into_iter().flatten() {
@@ -186,12 +253,15 @@ impl Pipes {
         }
     }
 
-    fn sleep(&self, ended: Option<BorrowedFd<'_>>, most: Duration) {
+    /// Sleeps until a pipe is ready or one of these events has happened, at most this long.
+    fn sleep<'e>(&self, events: impl IntoIterator<Item = BorrowedFd<'e>>, most: Duration) {
         let reading = [&self.stdout, &self.stderr].into_iter().flatten().map(|pipe| (pipe.as_fd(), PollFlags::IN));
         let writing = self.stdin.iter().map(|pipe| (pipe.as_fd(), PollFlags::OUT));
-        let all = reading.chain(writing).chain(ended.map(|ended| (ended, PollFlags::IN)));
+        let events = events.into_iter().map(|event| (event, PollFlags::IN));
+        let all = reading.chain(writing).chain(events);
         let mut all: Vec<_> = all.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)).collect();
-        let most = Timespec { tv_sec: 0, tv_nsec: i64::from(most.subsec_nanos()) };
+        let seconds = i64::try_from(most.as_secs()).unwrap_or(i64::MAX);
+        let most = Timespec { tv_sec: seconds, tv_nsec: i64::from(most.subsec_nanos()) };
         // Whatever the reason for waking up, the next check finds it.
         let _ = poll(&mut all, Some(&most));
     }
@@ -206,7 +276,7 @@ impl Pipes {
             if left.is_zero() || (self.stdout.is_none() && self.stderr.is_none()) {
                 return;
             }
-            self.sleep(None, LOOK_UP.min(left));
+            self.sleep([], LOOK_UP.min(left));
         }
     }
 }

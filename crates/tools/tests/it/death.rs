@@ -103,7 +103,7 @@ fn a_tool_whose_engine_dies_before_the_gate_never_runs() {
         engine.kill();
         eventually("the shell at the gate is gone", || !is_alive(process.pid));
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0, "{task}");
-        assert_eq!(ProcessGroups.end(&process), Ok(false));
+        eventually("and so is its group", || ProcessGroups.end(&process) == Ok(false));
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::tool::{CommandSpec, Risk, Stdin};
 use selvedge_model::{Call, CallId, Cancel, Output, RunId, ThreadId, Tool, ToolError};
-use selvedge_tools::{CommandTool, Surroundings};
+use selvedge_tools::{CommandEnvironment, CommandTool};
 use serde_json::{Value, json};
 
 pub(crate) fn call(name: &str, arguments: Value) -> Call {
@@ -30,6 +30,7 @@ pub(crate) fn use_tool(tool: &dyn Tool, arguments: Value) -> Result<Output, Tool
 /// A command that runs a shell script with the call's `a` as its first argument, if there is one.
 pub(crate) fn script(script: &str) -> CommandSpec {
     CommandSpec {
+        state: Vec::new(),
         name: "tool".to_owned(),
         description: "A tool.".to_owned(),
         input_schema: json!({"type": "object", "properties": {"a": {}}, "additionalProperties": false}),
@@ -55,9 +56,9 @@ pub(crate) fn tool_in(root: &Path, spec: CommandSpec) -> CommandTool {
     CommandTool::new(spec, &around(root)).unwrap()
 }
 
-pub(crate) fn around(root: &Path) -> Surroundings {
+pub(crate) fn around(root: &Path) -> CommandEnvironment {
     let path = ("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned());
-    Surroundings { root: root.to_owned(), environment: BTreeMap::from([path]) }
+    CommandEnvironment { root: root.to_owned(), environment: BTreeMap::from([path]) }
 }
 
 pub(crate) fn tool(spec: CommandSpec) -> CommandTool {

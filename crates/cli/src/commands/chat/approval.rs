@@ -4,7 +4,7 @@
 //! - What was typed before the question is no answer to it.
 //! - The decision is bound to the action that was shown: if another one took its place meanwhile, nothing is decided.
 
-use selvedge::{Assignment, Choice, Outcome};
+use selvedge::{Choice, Outcome, RunConfig};
 use selvedge_model::event::{Ask, ResumeMode};
 use selvedge_model::{Clock, Status, ThreadId};
 use selvedge_store_local::system::SystemClock;
@@ -16,10 +16,10 @@ use crate::commands::decide;
 use crate::context::Context;
 use crate::error::Result;
 use crate::hints;
+use crate::needs::{arguments_of, why_asked};
 use crate::output::{BOLD, DIM, WARN, paint};
 use crate::running::Running;
 use crate::text::{clean, clean_json, count};
-use crate::waiting::{arguments_of, why_asked};
 
 /// The most bytes of arguments that are shown; longer ones are not decided about here.
 const SHOWN_BYTES_MAX: usize = 32 << 10;
@@ -27,7 +27,7 @@ const SHOWN_BYTES_MAX: usize = 32 << 10;
 const BESIDE: usize = 60;
 
 /// What came of asking.
-pub(super) enum Asked {
+pub(super) enum AskResult {
     /// Everything is decided, or has expired.
     Decided,
     /// Something is not.
@@ -38,7 +38,7 @@ pub(super) enum Asked {
 
 /// What a line says about a call.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum ApprovalReply {
     Yes,
     No(Option<String>),
     Unclear,
@@ -58,39 +58,39 @@ pub(super) fn ask(
     lines: &mut Lines,
     thread: &ThreadId,
     asks: &[Ask],
-    work: &Assignment,
-) -> Result<Asked> {
+    work: &RunConfig,
+) -> Result<AskResult> {
     for ask in asks {
-        let Some(arguments) = shown(running, context, thread, ask)? else { return Ok(Asked::Undecided) };
+        let Some(arguments) = shown(running, context, thread, ask)? else { return Ok(AskResult::Undecided) };
         lines.forget_typed_ahead();
         let choice = loop {
             match lines.line(&question(), interrupts)? {
                 Typed::Text(line) => match answer(&line) {
-                    Answer::Yes => break Choice::Approve(None),
-                    Answer::No(reason) => break Choice::Deny(reason),
-                    Answer::Unclear if lines.is_terminal() => context.output.tell("Please answer y or n."),
-                    Answer::Unclear => return Ok(Asked::Undecided),
+                    ApprovalReply::Yes => break Choice::Approve(None),
+                    ApprovalReply::No(reason) => break Choice::Deny(reason),
+                    ApprovalReply::Unclear if lines.is_terminal() => context.output.tell("Please answer y or n."),
+                    ApprovalReply::Unclear => return Ok(AskResult::Undecided),
                 },
-                Typed::End if lines.is_terminal() => return Ok(Asked::Left),
-                Typed::End => return Ok(Asked::Undecided),
+                Typed::End if lines.is_terminal() => return Ok(AskResult::Left),
+                Typed::End => return Ok(AskResult::Undecided),
                 Typed::Interrupted => {
                     context
                         .output
                         .tell("\nNot decided. /resume asks again; a message instead means that the call is not made.");
-                    return Ok(Asked::Undecided);
+                    return Ok(AskResult::Undecided);
                 }
             }
         };
         if !is_still_asked(running, thread, ask, &arguments)? {
             context.output.say("that call is not the one that was shown any more: nothing was decided");
-            return Ok(Asked::Undecided);
+            return Ok(AskResult::Undecided);
         }
         let decided = decide::decide_one(running, thread, &ask.call_id, &choice, work)?;
         if context.output.is_json() {
             decide::tell(context, thread, &ask.call_id, &choice, &decided)?;
         }
     }
-    Ok(Asked::Decided)
+    Ok(AskResult::Decided)
 }
 
 fn question() -> String {
@@ -123,11 +123,13 @@ fn shown(running: &Running, context: &Context<'_>, thread: &ThreadId, ask: &Ask)
             output
                 .tell(format!("{tool} with {bytes} of arguments needs approval, which is too long to be shown here."));
             let approve = hints::about("approve", &ask.call_id, thread, "");
-            output.tell(format!("`selvedge inbox {thread}` shows it, `{approve}` allows it; then /resume goes on."));
+            output.tell(format!("`selvedge inbox {thread}` shows it, `{approve}` allows it; then /resume continues."));
             return Ok(None);
         }
         output.text(format_args!("{} {tool} needs approval", paint(WARN, "?")))?;
-        text.lines().try_for_each(|line| output.text(format_args!("  {line}")))?;
+        for line in text.lines() {
+            output.text(format_args!("  {line}"))?;
+        }
     }
     let becomes = match ask.resume_mode {
         ResumeMode::ReplayToolCall => None,
@@ -153,14 +155,14 @@ fn is_still_asked(running: &Running, thread: &ThreadId, shown: &Ask, arguments: 
     Ok(is_same_action && same.arguments.is_none_or(|same| same == *arguments))
 }
 
-fn answer(line: &str) -> Answer {
+fn answer(line: &str) -> ApprovalReply {
     let line = line.trim();
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let reason = Some(rest.trim().to_owned()).filter(|reason| !reason.is_empty());
     match (word.trim_end_matches([',', ':', '.']).to_lowercase().as_str(), reason) {
-        ("y" | "yes", None) => Answer::Yes,
-        ("n" | "no", reason) => Answer::No(reason),
-        _ => Answer::Unclear,
+        ("y" | "yes", None) => ApprovalReply::Yes,
+        ("n" | "no", reason) => ApprovalReply::No(reason),
+        _ => ApprovalReply::Unclear,
     }
 }
 
@@ -171,12 +173,12 @@ mod tests {
     #[test]
     fn only_a_plain_yes_approves() {
         for line in ["y", "yes", " Y ", "YES."] {
-            assert_eq!(answer(line), Answer::Yes, "{line}");
+            assert_eq!(answer(line), ApprovalReply::Yes, "{line}");
         }
-        assert_eq!(answer("n"), Answer::No(None));
-        assert_eq!(answer("no, too much"), Answer::No(Some("too much".to_owned())));
+        assert_eq!(answer("n"), ApprovalReply::No(None));
+        assert_eq!(answer("no, too much"), ApprovalReply::No(Some("too much".to_owned())));
         for line in ["", "yeah", "yes but only 10", "maybe", "hello there", "ny"] {
-            assert_eq!(answer(line), Answer::Unclear, "{line}");
+            assert_eq!(answer(line), ApprovalReply::Unclear, "{line}");
         }
     }
 }

@@ -15,17 +15,17 @@ pub(crate) enum Command {
     Thread,
     /// Begin another conversation.
     New,
-    /// Go on without a message: after an error, or with approvals that are pending.
+    /// Continue without a message: after an error, or with approvals that are pending.
     Resume,
-    /// Raise limits and go on.
+    /// Raise limits and continue.
     Raise(Limits),
 }
 
 /// What `/help` says.
 pub(crate) const HELP: &str = "\
-Every line is a message; one that ends in a backslash goes on in the next line.
-  /resume             go on after an error, or decide about pending approvals
-  /raise turns=50     raise a limit and go on: turns, tokens, spend (dollars), spawns, depth, duration (seconds)
+Every line is a message; one that ends in a backslash continues on the next line.
+  /resume             continue after an error, or decide about pending approvals
+  /raise turns=50     raise a limit and continue: turns, tokens, spend (dollars), spawns, depth, duration (seconds)
   /new                begin another conversation
   /thread             show the id of this thread
   /quit               leave; so does Ctrl-D

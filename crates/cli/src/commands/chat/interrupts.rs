@@ -13,13 +13,13 @@ use crate::error::{Failure, Result};
 
 /// Hears Ctrl-C for as long as the process lives.
 pub(crate) struct Interrupts {
-    answer: Arc<Mutex<Option<Answer>>>,
+    answer: Arc<Mutex<Option<ActiveAnswer>>>,
     /// Has a byte for each Ctrl-C that no answer took.
     woken: UnixStream,
 }
 
 /// The answer that is given at the moment.
-struct Answer {
+struct ActiveAnswer {
     cancel: Cancel,
     interrupts: u32,
 }
@@ -31,7 +31,7 @@ impl Interrupts {
         let (woken, mut wake) = UnixStream::pair().map_err(failed)?;
         woken.set_nonblocking(true).map_err(failed)?;
         wake.set_nonblocking(true).map_err(failed)?;
-        let answer: Arc<Mutex<Option<Answer>>> = Arc::default();
+        let answer: Arc<Mutex<Option<ActiveAnswer>>> = Arc::default();
         let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT]).map_err(failed)?;
         crate::INTERRUPTS_END.store(false, Ordering::SeqCst);
         let heard = answer.clone();
@@ -50,7 +50,7 @@ impl Interrupts {
     /// An answer begins: Ctrl-C stops it.
     pub(crate) fn begin(&self) -> Cancel {
         let cancel = Cancel::new();
-        *lock(&self.answer) = Some(Answer { cancel: cancel.clone(), interrupts: 0 });
+        *lock(&self.answer) = Some(ActiveAnswer { cancel: cancel.clone(), interrupts: 0 });
         cancel
     }
 
@@ -71,7 +71,7 @@ impl Interrupts {
     }
 }
 
-impl Answer {
+impl ActiveAnswer {
     fn interrupted(&mut self, is_said: bool) {
         self.interrupts += 1;
         let notice = match self.interrupts {

@@ -144,7 +144,7 @@ fn text(line: &[u8]) -> Result<Typed> {
     Ok(Typed::Text(text.strip_suffix('\r').unwrap_or(text).to_owned()))
 }
 
-/// The line without its backslash, if the message goes on after it. Two backslashes at the end are text.
+/// The line without its backslash, if the message continues on the next line. Two backslashes at the end are text.
 fn continued(line: &str) -> Option<&str> {
     let backslashes = line.len() - line.trim_end_matches('\\').len();
     (backslashes % 2 == 1).then(|| &line[..line.len() - 1])

@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use selvedge::workshop::Conversation;
-use selvedge::{Assignment, Input, Outcome};
+use selvedge::project::Conversation;
+use selvedge::{Input, Outcome, RunConfig};
 use selvedge_engine::Tell;
 use selvedge_model::event::SuspendReason;
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, Cancel, Message, Role, Status, ThreadId};
 
 use super::active;
-use super::approval::{self, Asked};
+use super::approval::{self, AskResult};
 use super::command::{Command, HELP};
 use super::interrupts::Interrupts;
 use super::lines::Lines;
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::hints;
+use crate::needs::limit_of;
 use crate::output::{DIM, paint};
 use crate::running::{Running, tell_outcome, used};
 use crate::screen::Screen;
 use crate::text::{clean, one_line};
-use crate::waiting::limit_of;
 
 /// How much of the first message is the title of its thread.
 const TITLE_WIDTH: usize = 60;
@@ -80,16 +80,22 @@ impl<'a> Session<'a> {
         Ok(thread.map(|thread| self.running.store.get(thread)).transpose()?.map(|found| found.manifest.status))
     }
 
-    /// Refuses an agent or a model that there is not, before anything is typed.
+    /// Refuses an agent or a model that there is not, and a model without a price under a spending limit, before anything is typed.
     pub(crate) fn check(&self) -> Result<()> {
-        match &self.thread {
-            Some(thread) => self.running.assignment_with(thread, self.model.as_deref()).map(drop),
-            None => {
-                let notices = self.conversation()?.notices;
-                notices.iter().for_each(|notice| self.context.output.say(clean(notice)));
-                Ok(())
+        let (work, limits) = match &self.thread {
+            Some(thread) => {
+                let work = self.running.run_config_with(thread, self.model.as_deref())?;
+                (work, self.running.store.get(thread)?.manifest.limits)
             }
-        }
+            None => {
+                let Conversation { thread, run_config, notices } = self.conversation()?;
+                for notice in &notices {
+                    self.context.output.say(clean(notice));
+                }
+                (run_config, thread.limits)
+            }
+        };
+        work.check_price(limits.as_ref().unwrap_or(&work.limits)).map_err(|error| Failure::of(&error))
     }
 
     fn conversation(&self) -> Result<Conversation> {
@@ -145,8 +151,15 @@ impl<'a> Session<'a> {
             let failure = Failure::usage("there is nothing to resume: the conversation has not begun");
             return self.ended(Err(failure), lines);
         };
-        // What must be decided first is asked first; with nothing left, the thread goes on.
+        // What must be decided first is asked first; if nothing is pending, the thread continues.
         let waits = self.running.store.get(&thread)?.manifest;
+        if waits.status.is_terminal() && waits.status != Status::Continued {
+            let failure = match raise {
+                None => Failure::usage("there is nothing to resume: your next message continues the conversation"),
+                Some(_) => Failure::usage("a limit is raised when the conversation has reached it"),
+            };
+            return self.ended(Err(failure), lines);
+        }
         if raise.is_none() && !waits.asks.is_empty() && waits.status == Status::Suspended {
             return self.take_up(lines);
         }
@@ -159,14 +172,14 @@ impl<'a> Session<'a> {
 
     /// Creates the thread with its first message, and runs it.
     fn begin(&mut self, text: String) -> Result<Outcome> {
-        let Conversation { mut thread, assignment, .. } = self.conversation()?;
+        let Conversation { mut thread, run_config, .. } = self.conversation()?;
         thread.title = Some(one_line(&text, TITLE_WIDTH));
         let engine = &self.running.engine;
         let thread =
             engine.create(thread, vec![Message::text(Role::User, text)]).map_err(|error| Failure::of(&error))?;
         self.remember(&thread);
         self.context.output.tell(paint(DIM, format_args!("thread {thread}")));
-        self.show(&Arc::new(assignment), |running, work, cancel, tell| {
+        self.show(&Arc::new(run_config), |running, work, cancel, tell| {
             running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
         })
     }
@@ -179,16 +192,16 @@ impl<'a> Session<'a> {
     fn run(
         &self,
         thread: &ThreadId,
-        run: impl FnOnce(&Running, &Arc<Assignment>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
-        let work = Arc::new(self.running.assignment_with(thread, self.model.as_deref())?);
+        let work = Arc::new(self.running.run_config_with(thread, self.model.as_deref())?);
         self.show(&work, run)
     }
 
     fn show(
         &self,
-        work: &Arc<Assignment>,
-        run: impl FnOnce(&Running, &Arc<Assignment>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        work: &Arc<RunConfig>,
+        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
         let screen = Screen::new(self.context, &*self.running.store).without_waits();
         let cancel = self.interrupts.begin();
@@ -209,7 +222,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Deals with how a run ended: asks about calls that need an approval and goes on, or says what to type.
+    /// Deals with how a run ended: asks about calls that need an approval and continues, or says what to type.
     fn settle(&mut self, mut outcome: Outcome, lines: &mut Lines) -> Result<Turn> {
         loop {
             let thread = outcome.thread_id.clone();
@@ -220,15 +233,15 @@ impl<'a> Session<'a> {
             if !approval::is_pending(&outcome) {
                 break;
             }
-            let work = self.running.assignment_with(&thread, self.model.as_deref())?;
+            let work = self.running.run_config_with(&thread, self.model.as_deref())?;
             let asked =
                 approval::ask(self.running, self.context, self.interrupts, lines, &thread, &outcome.asks, &work)?;
             match asked {
-                Asked::Decided => {}
-                Asked::Left => return Ok(Turn::Left),
-                Asked::Undecided if lines.is_terminal() => return Ok(Turn::Ended(Ok(()))),
+                AskResult::Decided => {}
+                AskResult::Left => return Ok(Turn::Left),
+                AskResult::Undecided if lines.is_terminal() => return Ok(Turn::Ended(Ok(()))),
                 // The lines that follow were not meant for a thread that waits.
-                Asked::Undecided => return hints::ended(&*self.running.store, &outcome).map(|()| Turn::Left),
+                AskResult::Undecided => return hints::ended(&*self.running.store, &outcome).map(|()| Turn::Left),
             }
             drop(work);
             let resumed = self.run(&thread, |running, work, cancel, tell| {
@@ -254,25 +267,30 @@ impl<'a> Session<'a> {
             return output.tell(paint(DIM, used(&cost)));
         };
         if outcome.status.status() == Some(Status::Cancelled) {
-            return output.tell("The answer was stopped. The thread goes on with your next message.");
+            return output.tell("The answer was stopped. The thread continues with your next message.");
         }
         let suspended = outcome.suspended.as_ref();
         let type_this = match suspended.map(|why| why.reason) {
             Some(SuspendReason::Limit) => {
                 let limit = suspended.and_then(limit_of).unwrap_or("turns");
-                Some(format!(
-                    "`/raise {limit}=…` raises it and goes on; so does a message, which starts the count again"
-                ))
+                // Money and depth are counted for the whole execution, the others from the last message on.
+                let is_counted_anew = !matches!(limit, "spend" | "depth");
+                let message = if is_counted_anew { "; so does a message, which starts the count again" } else { "" };
+                Some(format!("`/raise {limit}=…` raises it and continues{message}"))
             }
             Some(SuspendReason::Budget)
                 if suspended.and_then(|why| hints::money(&*self.running.store, &outcome.thread_id, why)).is_none() =>
             {
-                Some("`/raise spend=…` raises it and goes on".to_owned())
+                Some("`/raise spend=…` raises it and continues".to_owned())
             }
-            Some(SuspendReason::Error) => Some("`/resume` tries again".to_owned()),
+            Some(SuspendReason::Error) if is_retried(outcome) => Some("`/resume` tries again".to_owned()),
             Some(SuspendReason::OutcomeUnknown) => {
                 failure.hint.as_ref().map(|hint| format!("{hint}; in another terminal, then `/resume` here"))
             }
+            None if is_of_model(outcome) => {
+                Some("your next message tries again; `selvedge model check --probe` checks keys and hosts".to_owned())
+            }
+            None => Some("your next message continues the conversation".to_owned()),
             _ => failure.hint.clone(),
         };
         output.tell(clean(&failure.message));
@@ -280,4 +298,14 @@ impl<'a> Session<'a> {
             output.tell(clean(&type_this));
         }
     }
+}
+
+/// Whether the run ended because its model could not be used.
+fn is_of_model(outcome: &Outcome) -> bool {
+    outcome.code.as_deref().is_some_and(|code| code.starts_with("model_"))
+}
+
+/// Whether the same again may succeed, without any change.
+fn is_retried(outcome: &Outcome) -> bool {
+    !matches!(outcome.code.as_deref(), Some("context_too_small" | "chain_too_deep"))
 }

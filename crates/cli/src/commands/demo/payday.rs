@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use selvedge_model::ThreadId;
 use serde_json::{Value, json};
 
-use super::Shown;
-use super::beats::{broken, promise};
-use super::stage::Stage;
+use super::StepResult;
+use super::folder::DemoFolder;
+use super::log_steps::{broken, promise};
 use crate::error::{Failure, Result};
 
 /// The files of the project for these steps.
@@ -32,23 +32,23 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const SIGKILL: i32 = 9;
 
 /// The agent runs, and is killed when its second payment is made and its outcome is not yet recorded.
-pub(super) fn kill(stage: &mut Stage) -> Result<Shown> {
-    let child = start(stage, &["run", "payday", "--agent", "cashier", "--input", "month=May"])?;
+pub(super) fn kill(demo: &mut DemoFolder) -> Result<StepResult> {
+    let child = start(demo, &["run", "payday", "--agent", "cashier", "--input", "month=May"])?;
     let pid = child.id();
     let deadline = Instant::now() + TIMEOUT;
-    while paid(stage).len() < 2 && Instant::now() < deadline {
+    while paid(demo).len() < 2 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
     }
     let (records, signal, stderr) = end(child)?;
     promise(signal == Some(SIGKILL), || format!("the agent was not killed: {stderr}"))?;
     let thread = records.iter().find_map(|record| record["thread_id"].as_str());
-    stage.thread = thread.and_then(|thread| ThreadId::new(thread).ok());
-    let paid = paid(stage);
+    demo.thread = thread.and_then(|thread| ThreadId::new(thread).ok());
+    let paid = paid(demo);
     let answers = records.iter().filter(|record| record["event_type"] == "tool_outcome").count();
     promise(paid == ["anna 120", "ben 80"] && answers == 1, || {
         format!("expected two payments and one outcome, but got {paid:?} and {answers}")
     })?;
-    Ok(Shown {
+    Ok(StepResult {
         message: format!(
             "It paid anna, and the outcome was recorded. It paid ben, and SIGKILL ended process {pid} before the outcome was recorded.\n\
              {PAID} has 2 payments, the log 1 outcome: the outcome of the second payment is unknown."
@@ -58,20 +58,20 @@ pub(super) fn kill(stage: &mut Stage) -> Result<Shown> {
 }
 
 /// Another process resumes the thread: finished calls are not repeated, and the tool is asked for the unknown outcome.
-pub(super) fn resume(stage: &mut Stage) -> Result<Shown> {
-    let thread = stage.thread()?.to_string();
-    let child = start(stage, &["resume", &thread])?;
-    let output = child.wait_with_output().map_err(|error| Failure::io("wait for", &stage.program, &error))?;
+pub(super) fn resume(demo: &mut DemoFolder) -> Result<StepResult> {
+    let thread = demo.thread()?.to_string();
+    let child = start(demo, &["resume", &thread])?;
+    let output = child.wait_with_output().map_err(|error| Failure::io("wait for", &demo.program, &error))?;
     let records = records(&output.stdout[..]);
     let called: Vec<&Value> = records.iter().filter(|record| record["type"] == "calling").collect();
     let reconciled = records.iter().filter(|record| record["event_type"] == "tool_outcome").count() - called.len();
-    let paid = paid(stage);
+    let paid = paid(demo);
     let is_done = output.status.success() && paid == ["anna 120", "ben 80", "cara 45"];
     promise(is_done && called.len() == 1 && called[0]["arguments"]["to"] == "cara" && reconciled == 1, || {
         let stderr = String::from_utf8_lossy(&output.stderr);
         format!("{PAID} has {paid:?}, calls: {called:?}, {reconciled} reconciled: {}", stderr.trim())
     })?;
-    Ok(Shown {
+    Ok(StepResult {
         message: format!(
             "The tool was asked whether ben's payment was made: it was, so it was not repeated.\n\
              Then cara was paid. {PAID} has 3 payments, each once; 0 calls were repeated."
@@ -81,14 +81,14 @@ pub(super) fn resume(stage: &mut Stage) -> Result<Shown> {
 }
 
 /// The payments that were made, without their keys.
-fn paid(stage: &Stage) -> Vec<String> {
-    let text = fs::read_to_string(stage.project.join(PAID)).unwrap_or_default();
+fn paid(demo: &DemoFolder) -> Vec<String> {
+    let text = fs::read_to_string(demo.project.join(PAID)).unwrap_or_default();
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     lines.filter_map(|line| line.split_once(' ')).map(|(_, payment)| payment.to_owned()).collect()
 }
 
-fn start(stage: &Stage, words: &[&str]) -> Result<Child> {
-    stage.another_process().args(words).spawn().map_err(|error| Failure::io("start", &stage.program, &error))
+fn start(demo: &DemoFolder, words: &[&str]) -> Result<Child> {
+    demo.another_process().args(words).spawn().map_err(|error| Failure::io("start", &demo.program, &error))
 }
 
 /// Kills a process; returns its records, the signal that ended it, and its stderr.

@@ -7,7 +7,7 @@ use selvedge_store::Backend;
 use selvedge_store::doctor::{Depth, Finding, Severity};
 use selvedge_store::heads::Depth as Hashed;
 
-use crate::commands::heads::kept::{self, BYTES_MAX, Kept};
+use crate::commands::heads::user_lists::{self, BYTES_MAX, UserList};
 use crate::context::{Context, User};
 use crate::error::Failure;
 
@@ -16,7 +16,7 @@ pub(super) fn look(project: &Path, trust: &Trust, depth: Depth, context: &Contex
     let Ok(user) = User::find() else { return Vec::new() };
     let Ok(store) = context.open_to_look(project, trust) else { return Vec::new() };
     let hashed = if depth == Depth::Whole { Hashed::Whole } else { Hashed::UpTo(BYTES_MAX) };
-    let (lists, refused) = kept::compare(&user, &*store, hashed);
+    let (lists, refused) = user_lists::compare(&user, &*store, hashed);
     let mut findings: Vec<Finding> = refused.into_iter().map(unread).collect();
     findings.extend(lists.iter().filter_map(|kept| finding(kept, &*store)));
     findings
@@ -28,8 +28,8 @@ fn unread(failure: Failure) -> Finding {
     found.help(failure.hint.unwrap_or_else(|| "`selvedge heads export` writes a new one".to_owned()))
 }
 
-fn finding(kept: &Kept, store: &dyn Backend) -> Option<Finding> {
-    let Kept { file, compared, .. } = kept;
+fn finding(kept: &UserList, store: &dyn Backend) -> Option<Finding> {
+    let UserList { file, compared, .. } = kept;
     let first = compared.differs.first()?;
     let what = match compared.differs.len() {
         1 => format!("it is older than `{}`: {first}", file.display()),
@@ -37,7 +37,7 @@ fn finding(kept: &Kept, store: &dyn Backend) -> Option<Finding> {
     };
     if kept.is_superseded {
         let why = "you accepted that with a newer list of this store; the older list has another store id";
-        return Some(Finding::new(Severity::Note, "heads_elsewhere", "the store", what, why));
+        return Some(Finding::new(Severity::Note, "rollback_accepted", "the store", what, why));
     }
     let why = if kept.is_ours {
         "acknowledged commits are gone: the store was reset to an older state, or cut"
@@ -46,5 +46,5 @@ fn finding(kept: &Kept, store: &dyn Backend) -> Option<Finding> {
          a new id, or it is an older copy"
     };
     let found = Finding::new(Severity::Damage, "rolled_back", "the store", what, why);
-    Some(found.help(kept::remedy(kept, store)))
+    Some(found.help(user_lists::remedy(kept, store)))
 }

@@ -18,7 +18,7 @@ const KEY: &str = "your key";
 const TRUST: &str = "your trusted keys";
 
 /// The findings on the user's keys, and the keys to check the store with.
-pub(super) struct Looked {
+pub(super) struct KeyFindings {
     pub(super) findings: Vec<Finding>,
     /// Absent if the trusted keys can't be read.
     pub(super) trust: Option<Trust>,
@@ -26,11 +26,11 @@ pub(super) struct Looked {
 }
 
 /// Checks the user's keys.
-pub(super) fn look(project: &Path) -> Looked {
+pub(super) fn look(project: &Path) -> KeyFindings {
     let mut findings = Vec::new();
     let user = match User::find() {
         Ok(user) => user,
-        Err(failure) => return Looked { findings: vec![of_failure(failure)], trust: None, signer: None },
+        Err(failure) => return KeyFindings { findings: vec![of_failure(failure)], trust: None, signer: None },
     };
     findings.extend(user.check_apart_from(project).err().map(of_failure));
     findings.extend(folders::look(&user));
@@ -44,7 +44,7 @@ pub(super) fn look(project: &Path) -> Looked {
             findings.extend(hints::no_trust().map(|help| {
                 let what = format!("no key is trusted: `{}` is empty", user.trusted().display());
                 let why = "the signers of logs can't be verified";
-                Finding::new(Severity::Warning, "trust_missing", TRUST, what, why).help(help)
+                Finding::new(Severity::Warning, "no_trusted_keys", TRUST, what, why).help(help)
             }));
             findings.extend(signer.as_ref().ok().and_then(|signer| standing(&signer.fingerprint(), trust)));
             match KeyChain::load(&user.keys().chain(), trust) {
@@ -62,7 +62,7 @@ pub(super) fn look(project: &Path) -> Looked {
         }
     }
     // With its predecessors, whose seals count too. If they can't be read, no seal is checked.
-    Looked { findings, trust: trust.ok(), signer: user.signer().ok() }
+    KeyFindings { findings, trust: trust.ok(), signer: user.signer().ok() }
 }
 
 fn severity(error: &impl Classify) -> Severity {

@@ -21,7 +21,7 @@ use crate::text::{count, shell_word};
 const PAGE: usize = 1000;
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct NativeReport<'a> {
     thread_id: &'a ThreadId,
     version: u64,
     format: &'static str,
@@ -98,7 +98,7 @@ fn to_file(path: &Path, thread: &ThreadId, store: &dyn Backend, output: &Output)
     if output.is_json() {
         let version = head.version;
         let signers = &signers;
-        return output.record(&Record {
+        return output.record(&NativeReport {
             thread_id: &thread,
             version,
             format: "selvedge",

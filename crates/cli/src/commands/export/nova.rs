@@ -18,7 +18,7 @@ use crate::output::Output;
 use crate::text::count;
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct NovaReport<'a> {
     thread_id: &'a ThreadId,
     version: u64,
     format: &'static str,
@@ -78,7 +78,7 @@ fn to_file(path: &Path, thread: &ThreadId, store: &dyn Backend, output: &Output)
     let (written, bytes) = written?;
     let Exported { version, events, imported, left_out } = written;
     if output.is_json() {
-        output.record(&Record {
+        output.record(&NovaReport {
             thread_id: thread,
             version,
             format: "nova",

@@ -98,7 +98,7 @@ fn explain(path: &Path, error: Error, trust: &Trust) -> Failure {
     let file = shell_word(&path.display().to_string());
     let hint = format!(
         "{keys} must be trusted: unpack the file (`tar xf {file}`), {compare}, then `selvedge keys trust {files} --owner NAME`; \
-         `selvedge verify {file} --key PUBLIC.pem` verifies it without importing it"
+         `selvedge verify {file} --public-key PUBLIC.pem` verifies it without importing it"
     );
     Failure::from(error).hint(hint).detail("key", needed.to_string()).detail("keys", names)
 }
@@ -139,7 +139,7 @@ fn missing_keys(path: &Path, trust: &Trust) -> Option<(Vec<Digest>, bool)> {
     let archived = ArchivedKeys::read(&mut archive).ok()?;
     // The keys in the archive only identify the signers.
     let (verdict, _) = verify_archive(&mut archive, &Trust::of(&archived.keys), &mut |_| {}).ok()?;
-    let vouched = trust.vouched(&archived.vouchers, &archived.keys).ok()?;
+    let vouched = trust.extended_by(&archived.statements, &archived.keys).ok()?;
     let signers = verdict.signers.into_iter().map(|(signer, _)| signer);
     let missing: Vec<Digest> = signers.filter(|signer| trust.known(signer).is_none()).collect();
     let all_vouched = missing.iter().all(|key| vouched.key(key).is_some());

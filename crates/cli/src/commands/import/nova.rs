@@ -21,12 +21,12 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const PLACES: usize = 5;
 
 /// A file on the disk.
-struct OnDisk<'a> {
+struct DiskFile<'a> {
     path: &'a Path,
     name: String,
 }
 
-impl<'a> OnDisk<'a> {
+impl<'a> DiskFile<'a> {
     fn new(path: &'a Path) -> Result<Self> {
         let metadata = path.metadata().map_err(|error| Failure::io("read", path, &error))?;
         if !metadata.is_file() {
@@ -38,7 +38,7 @@ impl<'a> OnDisk<'a> {
     }
 }
 
-impl Source for OnDisk<'_> {
+impl Source for DiskFile<'_> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -100,7 +100,7 @@ pub(crate) fn import(args: &Args, context: &Context<'_>) -> Result<()> {
 }
 
 fn one(path: &Path, dry_run: bool, importer: &mut Importer<'_>) -> Result<Report> {
-    let source = OnDisk::new(path)?;
+    let source = DiskFile::new(path)?;
     let done = if dry_run { importer.preview(&source) } else { importer.import(&source) };
     done.map_err(|error| match error {
         NovaError::Store(error) => error.into(),
@@ -219,9 +219,9 @@ fn trouble(report: &Report) -> Option<String> {
     let skipped = skipped.into_iter().filter(|(number, _)| *number > 0);
     let mut parts: Vec<_> = skipped.map(|(number, what)| format!("{number} × {what}")).collect();
     let mended = [
-        (counts.repaired_glued + counts.repaired_nul, "glued line split"),
-        (counts.mended_text, "unpaired surrogate replaced by U+FFFD"),
-        (counts.mended_number, "number out of range rounded"),
+        (counts.repaired_joined + counts.repaired_nul, "joined line split"),
+        (counts.replaced_text, "unpaired surrogate replaced by U+FFFD"),
+        (counts.replaced_number, "number out of range rounded"),
     ];
     let mended = mended.into_iter().filter(|(number, _)| *number > 0);
     parts.splice(0..0, mended.map(|(number, what)| format!("{number} × {what}")));
@@ -239,7 +239,7 @@ fn trouble(report: &Report) -> Option<String> {
 
 fn what(what: RemarkKind) -> &'static str {
     match what {
-        RemarkKind::Glued => "glued lines",
+        RemarkKind::Joined => "joined lines",
         RemarkKind::Torn => "torn",
         RemarkKind::Nul => "zero bytes",
         RemarkKind::Invalid => "unreadable",

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::text::count;
 
 #[derive(Serialize)]
-struct Tidied<'a> {
+struct RemovedSnapshots<'a> {
     thread_id: &'a ThreadId,
     snapshots: Vec<String>,
     removed: bool,
@@ -50,7 +50,7 @@ pub(super) fn prune(
             threads += 1;
             if context.output.is_json() {
                 let names = gone.into_iter().map(|kept| kept.name).collect();
-                context.output.record(&Tidied { thread_id: id, snapshots: names, removed: !dry_run })?;
+                context.output.record(&RemovedSnapshots { thread_id: id, snapshots: names, removed: !dry_run })?;
             }
         }
         cursor = page.next;

@@ -8,23 +8,23 @@ use std::collections::BTreeMap;
 
 use selvedge::log::document::{Comment, DocumentKind, verify_text};
 use selvedge::model::{Event, Manifest};
+use selvedge::project::{PreparedRun, ProjectError, capabilities};
 use selvedge::replay::Recording;
-use selvedge::workshop::{Order, OrderError, capabilities};
-use selvedge::{Assignment, Redactor};
+use selvedge::{Redactor, RunConfig};
 use selvedge_store::Backend;
 use selvedge_store::verify::Document;
 use serde_json::{Value, json};
 
-use super::Changed;
+use super::PromptChange;
 
 pub(super) fn differences(
     store: &dyn Backend,
-    today: Option<&Result<Order, OrderError>>,
+    today: Option<&Result<PreparedRun, ProjectError>>,
     born: &Manifest,
-    work: &Assignment,
+    work: &RunConfig,
     redactor: &Redactor,
     recording: &Recording,
-) -> Vec<Changed> {
+) -> Vec<PromptChange> {
     let mut changes = Vec::new();
     match today {
         Some(Ok(order)) => {
@@ -32,14 +32,18 @@ pub(super) fn differences(
             let now = redactor.text(&order.task).unwrap_or_else(|| order.task.clone());
             // A successor begins with the carried-over messages.
             if recorded != now && born.continuation_of.is_none() {
-                changes.push(Changed { what: "first message".to_owned(), recorded: json!(recorded), now: json!(now) });
+                changes.push(PromptChange {
+                    what: "first message".to_owned(),
+                    recorded: json!(recorded),
+                    now: json!(now),
+                });
             }
             changes.extend(granted(born, order));
         }
         Some(Err(error)) => {
             let recorded = json!(born.directive);
             let now = json!({"error": error.to_string()});
-            changes.push(Changed { what: "directive".to_owned(), recorded, now });
+            changes.push(PromptChange { what: "directive".to_owned(), recorded, now });
         }
         None => {}
     }
@@ -54,7 +58,7 @@ pub(super) fn differences(
 }
 
 /// What today's directive would grant differently.
-fn granted(born: &Manifest, order: &Order) -> Vec<Changed> {
+fn granted(born: &Manifest, order: &PreparedRun) -> Vec<PromptChange> {
     let mut pairs = vec![
         ("capabilities", json!(born.capabilities), json!(order.thread.capabilities)),
         ("acknowledged", json!(born.acknowledged), json!(order.thread.acknowledged)),
@@ -63,7 +67,7 @@ fn granted(born: &Manifest, order: &Order) -> Vec<Changed> {
     if born.continuation_of.is_none() && born.parent_id.is_none() {
         pairs.push(("limits", json!(born.limits), json!(order.thread.limits)));
     }
-    let changes = |(what, recorded, now): (&str, Value, Value)| Changed { what: what.to_owned(), recorded, now };
+    let changes = |(what, recorded, now): (&str, Value, Value)| PromptChange { what: what.to_owned(), recorded, now };
     pairs.into_iter().filter(|(_, recorded, now)| recorded != now).map(changes).collect()
 }
 
@@ -82,15 +86,15 @@ fn tools(page: &str) -> BTreeMap<String, Value> {
     tools.into_iter().filter_map(|tool| Some((tool["name"].as_str()?.to_owned(), tool))).collect()
 }
 
-fn changed_tools(recorded: BTreeMap<String, Value>, mut now: BTreeMap<String, Value>) -> Vec<Changed> {
+fn changed_tools(recorded: BTreeMap<String, Value>, mut now: BTreeMap<String, Value>) -> Vec<PromptChange> {
     let mut changes = Vec::new();
     for (name, was) in recorded {
         let is = now.remove(&name).unwrap_or_default();
         if was != is {
-            changes.push(Changed { what: format!("tool `{name}`"), recorded: was, now: is });
+            changes.push(PromptChange { what: format!("tool `{name}`"), recorded: was, now: is });
         }
     }
-    changes.extend(now.into_iter().map(|(name, is)| Changed {
+    changes.extend(now.into_iter().map(|(name, is)| PromptChange {
         what: format!("tool `{name}`"),
         recorded: Value::Null,
         now: is,

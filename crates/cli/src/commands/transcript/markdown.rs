@@ -7,7 +7,7 @@
 //! - text of machines stands in a fence that is longer than any run of backticks in it;
 //! - in a line of ours, words are escaped and names are code.
 
-use super::page::{Look, Piece};
+use super::page::{Piece, Style};
 use crate::text::clean;
 
 /// The text so far.
@@ -27,7 +27,7 @@ impl Markdown {
     }
 }
 
-impl Look for Markdown {
+impl Style for Markdown {
     fn title(&mut self, text: &str) {
         self.block(&format!("# {}", words(text)));
     }

@@ -1,6 +1,6 @@
 //! A walk over a conversation: what is said of each entry, whatever it looks like.
 
-use selvedge_engine::transcript_entries::{Content, Entry, Kind, Part};
+use selvedge_engine::transcript_entries::{Entry, EntryKind, EntryPart, EntryText};
 use selvedge_model::limits::Cost;
 use selvedge_model::{Role, ThreadId, Timestamp};
 use serde_json::{Value, json};
@@ -17,12 +17,12 @@ pub(super) enum Piece<'a> {
 }
 
 /// How a conversation looks. Every text that it is given may be foreign.
-pub(super) trait Look {
+pub(super) trait Style {
     /// The title of the whole.
     fn title(&mut self, text: &str);
     /// Who speaks, and when.
     fn speaker(&mut self, who: &str, at: &str);
-    /// Text that somebody wrote.
+    /// Text of a message.
     fn prose(&mut self, text: &str);
     /// Text of a machine, in a language.
     fn machine(&mut self, language: &str, text: &str);
@@ -35,12 +35,12 @@ pub(super) trait Look {
 use Piece::{Name, Words};
 
 /// The whole conversation.
-pub(super) fn page(entries: &[Entry], look: impl Look) -> String {
+pub(super) fn page(entries: &[Entry], look: impl Style) -> String {
     let mut page = Page { look, thread: None, is_begun: false };
     let (mut cost, mut runs) = (Cost::default(), 0);
     for entry in entries {
         page.entry(entry);
-        if let Kind::Run { cost: of_run, .. } = &entry.kind {
+        if let EntryKind::Run { cost: of_run, .. } = &entry.kind {
             cost.add(of_run);
             runs += 1;
         }
@@ -58,10 +58,10 @@ struct Page<'e, L> {
     is_begun: bool,
 }
 
-impl<'e, L: Look> Page<'e, L> {
+impl<'e, L: Style> Page<'e, L> {
     fn entry(&mut self, entry: &'e Entry) {
         match &entry.kind {
-            Kind::Thread { thread_id, agent_id, directive, model, title, continues } => {
+            EntryKind::Thread { thread_id, agent_id, directive, model, title, continues } => {
                 if !self.is_begun {
                     self.look.title(title.as_deref().unwrap_or(thread_id.as_str()));
                 }
@@ -82,12 +82,12 @@ impl<'e, L: Look> Page<'e, L> {
                 about.extend([Words(", created "), Words(&at)]);
                 self.look.note(&about);
             }
-            Kind::Message { role, internal, parts } => self.message(entry.at, *role, *internal, parts),
-            Kind::Partial { text } => {
+            EntryKind::Message { role, internal, parts } => self.message(entry.at, *role, *internal, parts),
+            EntryKind::Partial { text } => {
                 self.look.speaker("assistant (stopped)", &local(entry.at));
                 self.look.prose(text);
             }
-            Kind::Asked { call_id, tool, why } => {
+            EntryKind::Asked { call_id, tool, why } => {
                 let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
                 self.look.note(&[
                     Words("Approval requested for call "),
@@ -97,26 +97,26 @@ impl<'e, L: Look> Page<'e, L> {
                     Words(&why),
                 ]);
             }
-            Kind::Decided { call_id, who, action, reason } => {
+            EntryKind::Decided { call_id, who, action, reason } => {
                 let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
                 let said = format!("Decision of {who} about call ");
                 self.look.note(&[Words(&said), Name(call_id.as_str()), Words(": "), Words(action), Words(&reason)]);
             }
-            Kind::Denied { details } => {
+            EntryKind::Denied { details } => {
                 let details = json!(details).to_string();
                 self.look.note(&[Words("A call was denied: "), Name(&details)]);
             }
-            Kind::Suspended { reason, code } => {
+            EntryKind::Suspended { reason, code } => {
                 let reason = json!(reason);
                 let reason = reason.as_str().unwrap_or_default();
                 let code = code.as_deref().filter(|code| *code != reason);
                 let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
                 self.look.note(&[Words("The thread was suspended: "), Words(reason), Words(&code)]);
             }
-            Kind::Continued { thread_id } => {
+            EntryKind::Continued { thread_id } => {
                 self.look.note(&[Words("The thread continues as "), Name(thread_id.as_str())]);
             }
-            Kind::Run { code, why, cost } => {
+            EntryKind::Run { code, why, cost } => {
                 let code = code.as_deref().unwrap_or("ended");
                 let why = why.as_ref().map(|why| format!(", {why}")).unwrap_or_default();
                 self.look.note(&[Words("Run: "), Words(code), Words(&why), Words("; "), Words(&used(cost))]);
@@ -124,7 +124,7 @@ impl<'e, L: Look> Page<'e, L> {
         }
     }
 
-    fn message(&mut self, at: Timestamp, role: Role, internal: bool, parts: &[Part]) {
+    fn message(&mut self, at: Timestamp, role: Role, internal: bool, parts: &[EntryPart]) {
         let who = json!(role);
         let who = who.as_str().unwrap_or("message");
         let who = if internal { format!("{who} (internal)") } else { who.to_owned() };
@@ -132,25 +132,27 @@ impl<'e, L: Look> Page<'e, L> {
         if role != Role::Tool {
             self.look.speaker(&who, &local(at));
         }
-        parts.iter().for_each(|part| self.part(part));
+        for part in parts {
+            self.part(part);
+        }
     }
 
-    fn part(&mut self, part: &Part) {
+    fn part(&mut self, part: &EntryPart) {
         match part {
-            Part::Text(content) => {
+            EntryPart::Text(content) => {
                 self.look.prose(&content.text);
                 self.rest(content);
             }
-            Part::Thinking(content) => {
+            EntryPart::Thinking(content) => {
                 self.look.note(&[Words("Thinking:")]);
                 self.look.prose(&content.text);
                 self.rest(content);
             }
-            Part::Call { call_id, tool, arguments } => {
+            EntryPart::Call { call_id, tool, arguments } => {
                 self.look.note(&[Words("→ "), Name(tool), Words(" (call "), Name(call_id.as_str()), Words(")")]);
                 self.machine(arguments);
             }
-            Part::Result { call_id, tool, is_error, content } => {
+            EntryPart::Result { call_id, tool, is_error, content } => {
                 let mark = if *is_error { "✗ Error" } else { "✓ Result" };
                 let mut about = vec![Words(mark), Words(" of ")];
                 if let Some(tool) = tool {
@@ -160,7 +162,7 @@ impl<'e, L: Look> Page<'e, L> {
                 self.look.note(&about);
                 self.machine(content);
             }
-            Part::Image { media_type, blob } => {
+            EntryPart::Image { media_type, blob } => {
                 let command = self.command(&blob.short());
                 self.look.note(&[
                     Words("Image, "),
@@ -170,12 +172,12 @@ impl<'e, L: Look> Page<'e, L> {
                     Words(" -o FILE writes it"),
                 ]);
             }
-            Part::Opaque { provider } => self.look.note(&[Words("Data of "), Words(provider)]),
+            EntryPart::Opaque { provider } => self.look.note(&[Words("Data of "), Words(provider)]),
         }
     }
 
     /// Arguments and results: JSON where they are more than one value, else text.
-    fn machine(&mut self, content: &Content) {
+    fn machine(&mut self, content: &EntryText) {
         match serde_json::from_str::<Value>(&content.text) {
             Ok(value) if value.is_object() || value.is_array() => {
                 self.look.machine("json", &serde_json::to_string_pretty(&value).unwrap_or_default());
@@ -186,7 +188,7 @@ impl<'e, L: Look> Page<'e, L> {
     }
 
     /// What of a text is not shown, and how it can be.
-    fn rest(&mut self, content: &Content) {
+    fn rest(&mut self, content: &EntryText) {
         let Some(blob) = &content.blob else { return };
         let command = self.command(&blob.short());
         match (&content.unreadable, content.bytes_left_out) {

@@ -1,6 +1,6 @@
 //! A conversation on a terminal. Nothing foreign in it can move the cursor, change colours or reorder a line.
 
-use super::page::{Look, Piece};
+use super::page::{Piece, Style};
 use crate::output::{BOLD, DIM, GOOD, WARN, paint};
 use crate::text::{clean, one_line};
 
@@ -24,7 +24,7 @@ impl Terminal {
     }
 }
 
-impl Look for Terminal {
+impl Style for Terminal {
     fn title(&mut self, text: &str) {
         self.line(&paint(BOLD, one_line(text, usize::MAX)));
     }

@@ -1,4 +1,4 @@
-//! The verdict on an archive, with the keys that the user trusts or that of `--key`.
+//! The verdict on an archive, with the keys that the user trusts or that of `--public-key`.
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use selvedge_store::archive::verify_archive;
 use serde::Serialize;
 
 use super::statement::Statement;
-use super::verdict::{self, Checked};
+use super::verdict::{self, ThreadVerdict};
 use super::{Args, document};
 use crate::context::Context;
 use crate::error::{Failure, Result};
@@ -20,7 +20,7 @@ use crate::text::clean;
 
 /// An archive that could not be read.
 #[derive(Serialize)]
-struct Unreadable<'a> {
+struct UnreadableArchive<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
     archive: &'a Path,
     thread_id: Option<&'a str>,
@@ -29,7 +29,7 @@ struct Unreadable<'a> {
     message: &'a str,
 }
 
-/// The arguments that are archives, if any. With `--key` all are: threads in a store are verified with the trusted keys.
+/// The arguments that are archives, if any. With `--public-key` all are: threads in a store are verified with the trusted keys.
 pub(super) fn named(args: &Args, context: &Context<'_>) -> Result<Option<Vec<PathBuf>>> {
     let paths: Vec<PathBuf> = args.threads.iter().map(|word| context.folder.join(word)).collect();
     // A pipe or a device is never a thread, and opening one would wait.
@@ -38,7 +38,7 @@ pub(super) fn named(args: &Args, context: &Context<'_>) -> Result<Option<Vec<Pat
         return Err(input::not_regular(path));
     }
     let is_archive = |path: &&PathBuf| path.extension().is_some_and(|end| end == "tar") && path.is_file();
-    let archives = if args.key.is_some() { paths.len() } else { paths.iter().filter(is_archive).count() };
+    let archives = if args.public_key.is_some() { paths.len() } else { paths.iter().filter(is_archive).count() };
     match archives {
         0 => Ok(None),
         all if all == paths.len() => Ok(Some(paths)),
@@ -48,7 +48,7 @@ pub(super) fn named(args: &Args, context: &Context<'_>) -> Result<Option<Vec<Pat
 
 /// Verifies archives, without a store. Writes nothing.
 pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> Result<()> {
-    let (trust, names) = match &args.key {
+    let (trust, names) = match &args.public_key {
         // The user who names the key knows its owner.
         Some(file) => {
             let key = document::read_key(&context.folder.join(file))?;
@@ -64,7 +64,7 @@ pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> R
     for path in archives {
         match check(path, args.explain, &trust, names.as_ref()) {
             Ok(one) => {
-                let one = one.in_archive(args.key.as_deref());
+                let one = one.in_archive(args.public_key.as_deref());
                 one.show(context.output)?;
                 checked.push(one);
             }
@@ -77,17 +77,18 @@ pub(super) fn run(archives: &[PathBuf], args: &Args, context: &Context<'_>) -> R
     if !checked.is_empty() && !context.output.is_json() {
         context.output.text(verdict::closing(&checked))?;
     }
-    failures.extend(checked.iter().filter_map(Checked::failure));
+    failures.extend(checked.iter().filter_map(ThreadVerdict::failure));
     super::conclude(failures, archives.len(), || {
         "`selvedge verify FILE --explain` shows what is still proven of each".to_owned()
     })
 }
 
-fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Result<Checked> {
+fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Result<ThreadVerdict> {
     let file = input::open(path).map_err(|failure| match failure.code {
         "usage" => failure,
-        _ => failure
-            .hint("`--key` is for archives and documents; threads of a store are verified with the keys you trust"),
+        _ => failure.hint(
+            "`--public-key` is for archives and documents; threads of a store are verified with the keys you trust",
+        ),
     })?;
     let mut statements = Vec::new();
     let mut origin = None;
@@ -104,13 +105,13 @@ fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Re
     let thread = verdict.thread.clone();
     let names = names.unwrap_or(&believed);
     let statements = explain.then_some(statements);
-    Ok(Checked::new(thread, path.to_owned(), Ok(verdict), statements, names).imported(origin))
+    Ok(ThreadVerdict::new(thread, path.to_owned(), Ok(verdict), statements, names).imported(origin))
 }
 
 fn refuse(path: &Path, failure: &Failure, context: &Context<'_>) -> Result<()> {
     let Failure { code, message, .. } = failure;
     if context.output.is_json() {
-        let record = Unreadable { archive: path, thread_id: None, sound: false, code, message };
+        let record = UnreadableArchive { archive: path, thread_id: None, sound: false, code, message };
         return context.output.record(&record);
     }
     let name = clean(&path.display().to_string());

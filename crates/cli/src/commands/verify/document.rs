@@ -23,7 +23,7 @@ const NOT_SPELLING: &str = "white space, the order of members and how a number i
 
 /// The document to verify, and how.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct DocumentRequest<'a> {
     pub(super) file: &'a Path,
     pub(super) key: Option<&'a Path>,
     pub(super) kind: Option<DocumentKind>,
@@ -31,7 +31,7 @@ pub(super) struct Asked<'a> {
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct DocumentReport<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
     sound: bool,
@@ -53,7 +53,7 @@ struct Record<'a> {
     does_not_prove: Vec<&'a str>,
 }
 
-pub(super) fn run(asked: Asked<'_>, context: &Context<'_>) -> Result<()> {
+pub(super) fn run(asked: DocumentRequest<'_>, context: &Context<'_>) -> Result<()> {
     let path = context.folder.join(asked.file);
     let document = Document::read(&path, asked.kind, asked.id)?;
     let trust = match asked.key {
@@ -99,16 +99,16 @@ pub(super) fn trust_of_user(context: &Context<'_>) -> Result<Trust> {
     user.trust()
 }
 
-/// Warns if the key of `--key` is one that the user revoked.
+/// Warns if the key of `--public-key` is one that the user revoked.
 pub(super) fn tell_if_revoked(key: &PublicKey, context: &Context<'_>) {
     let fingerprint = key.fingerprint();
     if trust_of_user(context).is_ok_and(|trust| trust.status(&fingerprint) == Some(Status::Revoked)) {
         let short = fingerprint.short();
-        context.output.say(format!("you revoked key {short}; it is trusted here only because --key names it"));
+        context.output.say(format!("you revoked key {short}; it is trusted here only because --public-key names it"));
     }
 }
 
-/// The failure if the document is signed by another key than that of `--key`; it may be one that the user trusts.
+/// The failure if the document is signed by another key than that of `--public-key`; it may be one that the user trusts.
 fn of_another_key(failure: Failure, context: &Context<'_>) -> Failure {
     let trusted = trust_of_user(context).unwrap_or_default();
     let named = |fingerprint: &&Digest| failure.message.contains(&fingerprint.to_string());
@@ -117,10 +117,12 @@ fn of_another_key(failure: Failure, context: &Context<'_>) -> Failure {
         Some(signer) if trusted.key(&signer).is_some() => {
             let signer = key(&signer, &trusted);
             failure.hint(format!(
-                "it is signed by key {signer}, which you trust, and not by that of --key: leave --key out"
+                "it is signed by key {signer}, which you trust, and not by that of --public-key: leave --public-key out"
             ))
         }
-        _ => failure.hint("it is signed by another key than that of --key: use that one if you know whose it is"),
+        _ => {
+            failure.hint("it is signed by another key than that of --public-key: use that one if you know whose it is")
+        }
     }
 }
 
@@ -133,7 +135,7 @@ pub(crate) fn read_key(path: &Path) -> Result<PublicKey> {
     })
 }
 
-fn ours<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
+fn ours<'a>(document: &'a Document, trust: &'a Trust) -> Result<DocumentReport<'a>> {
     let Document { bytes, kind, id, .. } = document;
     let form = document.form()?;
     let signed = match form {
@@ -144,7 +146,7 @@ fn ours<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
     };
     let (signer, at) = signed.map_err(|error| refused(document, &error))?;
     let spelling = (form == Form::Json).then_some(NOT_SPELLING);
-    Ok(Record {
+    Ok(DocumentReport {
         file: &document.path,
         sound: true,
         form: "selvedge",
@@ -161,12 +163,12 @@ fn ours<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
     })
 }
 
-fn older<'a>(document: &'a Document, trust: &'a Trust) -> Result<Record<'a>> {
+fn older<'a>(document: &'a Document, trust: &'a Trust) -> Result<DocumentReport<'a>> {
     let keys = trust.iter().filter_map(|(fingerprint, _)| trust.key(fingerprint));
     let verified = rye::verify(&document.bytes, keys).map_err(|error| named(document, Failure::of(&error)))?;
     let signer = verified.key.fingerprint();
     let covered = verified.coverage.covered();
-    Ok(Record {
+    Ok(DocumentReport {
         file: &document.path,
         sound: true,
         form: "rye",

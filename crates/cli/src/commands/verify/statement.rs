@@ -21,14 +21,14 @@ pub(super) struct Statement {
     signer: Digest,
     byte_offset: u64,
     hash: Digest,
-    with: Vec<Mate>,
+    with: Vec<CommittedThread>,
     epoch: u64,
     settled: bool,
     seq: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Mate {
+struct CommittedThread {
     thread_id: ThreadId,
     version: u64,
 }
@@ -47,7 +47,12 @@ impl Statement {
             signer: checkpoint.signer,
             byte_offset: checkpoint.byte_offset,
             hash: checkpoint.hash,
-            with: checkpoint.with.iter().cloned().map(|(thread_id, version)| Mate { thread_id, version }).collect(),
+            with: checkpoint
+                .with
+                .iter()
+                .cloned()
+                .map(|(thread_id, version)| CommittedThread { thread_id, version })
+                .collect(),
             epoch: checkpoint.epoch,
             settled: checkpoint.settled,
             seq: line.seq,

@@ -26,31 +26,31 @@ const NOT_LAST: &str = "that the version is the last one, beyond the versions kn
 
 /// The verdict on one thread.
 #[derive(Debug)]
-pub(super) struct Checked {
+pub(super) struct ThreadVerdict {
     thread: ThreadId,
     file: PathBuf,
-    found: Found,
+    found: LogFinding,
     statements: Option<Vec<Statement>>,
     imported: Option<Origin>,
     /// Whether the file is an archive.
     is_archive: bool,
-    /// The key of `--key`, if given.
+    /// The key of `--public-key`, if given.
     key: Option<PathBuf>,
 }
 
 #[derive(Debug)]
-enum Found {
+enum LogFinding {
     /// The log was read and verified.
-    Judged(Box<Judged>),
+    JudgedLog(Box<JudgedLog>),
     /// It could not be read.
     Failed(Failure),
 }
 
 #[derive(Debug)]
-struct Judged {
+struct JudgedLog {
     verdict: Verdict,
     /// Fingerprint, owner, and number of signed checkpoints.
-    signers: Vec<Signed>,
+    signers: Vec<SignerEntry>,
     /// Other sources that name a version of the log.
     known_versions: Vec<KnownVersion>,
     /// The threads that its log names and that were not imported with it.
@@ -64,20 +64,20 @@ struct KnownVersion {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Signed {
+struct SignerEntry {
     fingerprint: Digest,
     owner: Option<String>,
     checkpoints: u64,
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct ThreadReport<'a> {
     thread_id: &'a ThreadId,
     sound: bool,
     code: &'a str,
     message: String,
     unchanged_up_to: Option<u64>,
-    signers: Vec<Signed>,
+    signers: Vec<SignerEntry>,
     lines: u64,
     bytes: u64,
     erased: u64,
@@ -89,7 +89,7 @@ struct Record<'a> {
     missing: Vec<MissingThread<'a>>,
     pending_bytes: u64,
     foreign_bytes: u64,
-    damage: Option<Place<'a>>,
+    damage: Option<DamageLocation<'a>>,
     /// The signing key, if it is not trusted; that is not damage.
     untrusted_key: Option<Digest>,
     named_by: &'a [KnownVersion],
@@ -111,7 +111,7 @@ struct MissingThread<'a> {
 }
 
 #[derive(Serialize)]
-struct Place<'a> {
+struct DamageLocation<'a> {
     #[serde(serialize_with = "crate::text::in_json")]
     file: &'a Path,
     /// The file in the archive that line and byte refer to.
@@ -124,7 +124,7 @@ struct Place<'a> {
     why: String,
 }
 
-impl Checked {
+impl ThreadVerdict {
     pub(super) fn new(
         thread: ThreadId,
         file: PathBuf,
@@ -134,7 +134,7 @@ impl Checked {
     ) -> Self {
         let found = match verdict {
             Ok(verdict) => {
-                let signed = |(fingerprint, checkpoints): &(Digest, u64)| Signed {
+                let signed = |(fingerprint, checkpoints): &(Digest, u64)| SignerEntry {
                     fingerprint: *fingerprint,
                     owner: owner(fingerprint, trust).map(str::to_owned),
                     checkpoints: *checkpoints,
@@ -142,14 +142,14 @@ impl Checked {
                 let signers = verdict.signers.iter().map(signed).collect();
                 let known_versions = verdict.remembered.iter().cloned();
                 let known_versions = known_versions.map(|(by, version)| KnownVersion { by, version }).collect();
-                Found::Judged(Box::new(Judged { signers, known_versions, missing: Vec::new(), verdict }))
+                LogFinding::JudgedLog(Box::new(JudgedLog { signers, known_versions, missing: Vec::new(), verdict }))
             }
-            Err(error) => Found::Failed(error.into()),
+            Err(error) => LogFinding::Failed(error.into()),
         };
         Self { thread, file, found, statements, imported: None, is_archive: false, key: None }
     }
 
-    /// The same for an archive, with the key of `--key`.
+    /// The same for an archive, with the key of `--public-key`.
     #[must_use]
     pub(super) fn in_archive(mut self, key: Option<&Path>) -> Self {
         self.is_archive = true;
@@ -169,7 +169,7 @@ impl Checked {
         let finding = Finding::Truncated { have: None, version, by: log_of(by) };
         let failure = Error::Log { thread: thread.clone(), finding }.into();
         let file = PathBuf::new();
-        let found = Found::Failed(failure);
+        let found = LogFinding::Failed(failure);
         Self { thread, file, found, statements: None, imported: None, is_archive: false, key: None }
     }
 
@@ -180,21 +180,21 @@ impl Checked {
     /// The other threads of its batches, and their versions.
     pub(super) fn mates(&self) -> &[(ThreadId, u64)] {
         match &self.found {
-            Found::Judged(judged) => &judged.verdict.mates,
-            Found::Failed(_) => &[],
+            LogFinding::JudgedLog(judged) => &judged.verdict.mates,
+            LogFinding::Failed(_) => &[],
         }
     }
 
     /// Sets which of the threads that its log names are missing.
     pub(super) fn set_missing(&mut self, absent: Vec<(ThreadId, u64)>) {
-        if let Found::Judged(judged) = &mut self.found {
+        if let LogFinding::JudgedLog(judged) = &mut self.found {
             judged.missing = absent;
         }
     }
 
     /// Adds that the log `by` names this thread at `version`.
     pub(super) fn is_named_by(&mut self, version: u64, by: &ThreadId) {
-        let Found::Judged(judged) = &mut self.found else { return };
+        let LogFinding::JudgedLog(judged) = &mut self.found else { return };
         judged.known_versions.push(KnownVersion { by: log_of(by), version });
         let have = judged.verdict.judgement.unchanged_up_to;
         let sound = matches!(
@@ -207,20 +207,20 @@ impl Checked {
     }
 
     pub(super) fn is_sound(&self) -> bool {
-        matches!(&self.found, Found::Judged(judged) if judged.verdict.judgement.finding == Finding::Sound)
+        matches!(&self.found, LogFinding::JudgedLog(judged) if judged.verdict.judgement.finding == Finding::Sound)
     }
 
     /// Whether any version of it is proven.
     fn proves_something(&self) -> bool {
-        matches!(&self.found, Found::Judged(judged) if judged.verdict.judgement.unchanged_up_to.is_some())
+        matches!(&self.found, LogFinding::JudgedLog(judged) if judged.verdict.judgement.unchanged_up_to.is_some())
     }
 
     /// Why the thread is not sound.
     pub(super) fn failure(&self) -> Option<Failure> {
         match &self.found {
-            Found::Failed(failure) => Some(failure.clone()),
-            Found::Judged(_) if self.is_sound() => None,
-            Found::Judged(judged) => {
+            LogFinding::Failed(failure) => Some(failure.clone()),
+            LogFinding::JudgedLog(_) if self.is_sound() => None,
+            LogFinding::JudgedLog(judged) => {
                 let finding = judged.verdict.judgement.finding.clone();
                 let failure = Failure::from(Error::Log { thread: self.thread.clone(), finding });
                 Some(if self.is_archive { self.with_hint_for_archive(failure, judged) } else { failure })
@@ -238,19 +238,19 @@ impl Checked {
     }
 
     /// The hint for an archive without a store.
-    fn with_hint_for_archive(&self, failure: Failure, judged: &Judged) -> Failure {
+    fn with_hint_for_archive(&self, failure: Failure, judged: &JudgedLog) -> Failure {
         let file = shell_word(&self.file.display().to_string());
         let named = self
             .key
             .as_ref()
-            .map_or_else(String::new, |key| format!(" --key {}", shell_word(&key.display().to_string())));
+            .map_or_else(String::new, |key| format!(" --public-key {}", shell_word(&key.display().to_string())));
         // No hint to trust a key that was revoked on purpose, nor to replace a file that is only not understood.
-        if matches!(failure.code, "revoked_key" | "unknown_payload") {
+        if matches!(failure.code, "log_revoked_key" | "unknown_payload") {
             return failure;
         }
         failure.hint(match judged.untrusted() {
             Some(key) => format!(
-                "verify it with a key of its signer's chain that you got over another channel than the file: `selvedge verify {file} --key \
+                "verify it with a key of its signer's chain that you got over another channel than the file: `selvedge verify {file} --public-key \
                  PUBLIC.pem`; key {key} would do"
             ),
             None => format!("`selvedge verify {file}{named} --explain` shows what is still proven; get the file again"),
@@ -262,8 +262,8 @@ impl Checked {
             return output.record(&self.record());
         }
         output.text(match &self.found {
-            Found::Judged(judged) => judged.text(&self.thread, &self.place()),
-            Found::Failed(failure) => {
+            LogFinding::JudgedLog(judged) => judged.text(&self.thread, &self.place()),
+            LogFinding::Failed(failure) => {
                 format!("{}: {}", paint(BOLD, &self.thread), paint(BAD, clean(&failure.message)))
             }
         })?;
@@ -276,16 +276,16 @@ impl Checked {
         }
     }
 
-    fn record(&self) -> Record<'_> {
+    fn record(&self) -> ThreadReport<'_> {
         let failure = self.failure();
         let code = failure.as_ref().map_or("sound", |failure| failure.code);
         let statements = self.statements.as_deref();
         let judged = match &self.found {
-            Found::Judged(judged) => judged,
-            Found::Failed(failure) => return Record::failed(&self.thread, failure),
+            LogFinding::JudgedLog(judged) => judged,
+            LogFinding::Failed(failure) => return ThreadReport::failed(&self.thread, failure),
         };
         let verdict = &judged.verdict;
-        Record {
+        ThreadReport {
             thread_id: &self.thread,
             sound: self.is_sound(),
             code,
@@ -307,7 +307,7 @@ impl Checked {
                 .collect(),
             pending_bytes: verdict.healed_bytes,
             foreign_bytes: judged.foreign_bytes(),
-            damage: judged.damage().map(|damage| Place {
+            damage: judged.damage().map(|damage| DamageLocation {
                 file: &self.file,
                 inside: self.is_archive.then_some("transcript.jsonl"),
                 line: damage.line,
@@ -327,7 +327,7 @@ impl Checked {
     }
 }
 
-impl<'a> Record<'a> {
+impl<'a> ThreadReport<'a> {
     fn failed(thread_id: &'a ThreadId, failure: &'a Failure) -> Self {
         Self {
             thread_id,
@@ -359,7 +359,7 @@ impl<'a> Record<'a> {
     }
 }
 
-impl Judged {
+impl JudgedLog {
     fn damage(&self) -> Option<&Damage> {
         match &self.verdict.judgement.finding {
             Finding::Damaged(damage) if self.untrusted().is_none() => Some(damage),
@@ -387,7 +387,7 @@ impl Judged {
         let Some(version) = self.verdict.judgement.unchanged_up_to else {
             return "nothing of it is proven".to_owned();
         };
-        let keys: Vec<_> = self.signers.iter().map(Signed::shown).collect();
+        let keys: Vec<_> = self.signers.iter().map(SignerEntry::shown).collect();
         match keys.as_slice() {
             [] => format!("unchanged up to version {version}"),
             [key] => format!("unchanged up to version {version} since it was signed by key {key}"),
@@ -503,7 +503,7 @@ impl Judged {
     }
 }
 
-impl Signed {
+impl SignerEntry {
     fn shown(&self) -> String {
         match &self.owner {
             Some(owner) => format!("{} ({owner})", self.fingerprint.short()),
@@ -527,12 +527,12 @@ fn what_is_wrong(damage: &Damage) -> String {
 }
 
 /// What the verdicts prove, and what not.
-pub(super) fn closing(checked: &[Checked]) -> String {
+pub(super) fn closing(checked: &[ThreadVerdict]) -> String {
     let sound = checked.iter().filter(|one| one.is_sound()).count();
     let total = match checked.len() {
         1 => String::new(),
         all => format!("\nExactly what was signed: {sound} of {}", count(all as u64, "thread")),
     };
-    let proven = if checked.iter().any(Checked::proves_something) { PROVES } else { "nothing" };
+    let proven = if checked.iter().any(ThreadVerdict::proves_something) { PROVES } else { "nothing" };
     format!("{total}\nProven      {proven}\nNot proven  {NOT_TRUE}\n            {NOT_SAFE}\n            {NOT_LAST}")
 }

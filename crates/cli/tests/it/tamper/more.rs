@@ -213,3 +213,25 @@ fn change_of(database: &Connection, thread: &str, table: &str, column: &str) -> 
     let update = format!("UPDATE OR IGNORE {table} SET {column} = ?2 WHERE {row}");
     database.execute(&update, rusqlite::params![thread, other(&value)]).is_ok_and(|count| count == 1)
 }
+
+/// A send whose request was removed from the database reported the end of another run as its own.
+#[test]
+fn a_send_whose_request_was_removed_fails() {
+    let sandbox = crate::approvals::busy();
+    let (child, told) = crate::approvals::until(&sandbox, &crate::running::RUN, |record| record["type"] == "calling");
+    let thread = told[0]["thread_id"].as_str().unwrap();
+    let mut send = sandbox.command(&["send", thread, "Don't pay.", "--json"]);
+    let send = send.stdin(std::process::Stdio::null()).spawn().unwrap();
+    let database = Connection::open(sandbox.threads().join("registry.db")).unwrap();
+    database.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
+    while database.execute("DELETE FROM requests", []).unwrap() == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    database.execute("UPDATE sqlite_sequence SET seq = 0 WHERE name = 'requests'", []).unwrap();
+    put(&sandbox, "fast", "");
+    assert_eq!(Ran::of(child).code, Some(7));
+    let sent = Ran::of(send);
+    assert!(sent.code == Some(6) && sent.stderr.contains("removed from the database"), "{sent:?}");
+    let log = std::fs::read_to_string(sandbox.transcript(thread)).unwrap();
+    assert!(!log.contains("Don't pay."));
+}

@@ -11,8 +11,8 @@ use selvedge_model::tool::{Call, Reconciled, Risk, Started};
 use selvedge_model::{AgentId, Cancel, Digest, Model, ModelError, Money, Price, Tool, ToolError, ToolKind, ToolSpec};
 use serde_json::json;
 
-use crate::assignment::{Asking, Assignment, Permission};
 use crate::decide::Rules;
+use crate::run_config::{NeededApproval, Permission, RunConfig};
 
 /// A model that is never called.
 struct Uncalled;
@@ -59,7 +59,7 @@ const TURNS_MAX: u64 = 6;
 pub(super) const SPEND_MAX: &str = "0.004";
 
 pub(super) fn rules() -> Rules {
-    let mut rules = Assignment::new(AgentId::new("agent").unwrap(), Arc::new(Uncalled), "none");
+    let mut rules = RunConfig::new(AgentId::new("agent").unwrap(), Arc::new(Uncalled), "none");
     let classes = [
         ("look", EffectClass::Pure),
         ("set", EffectClass::Idempotent),
@@ -85,7 +85,7 @@ pub(super) fn rules() -> Rules {
         })
         .collect();
     rules.gate = Arc::new(|spec, _| match spec.name.as_str() {
-        "wire" => Permission::Ask(Asking::default()),
+        "wire" => Permission::Ask(NeededApproval::default()),
         "never" => Permission::Denied("the rules say so".to_owned()),
         _ => Permission::Allowed,
     });

@@ -20,7 +20,7 @@ use selvedge_model::{
 use serde_json::json;
 
 use crate::conversation::Conversation;
-use crate::decide::calls::Plan;
+use crate::decide::calls::CallPlan;
 use crate::decide::ending::Failed;
 use crate::decide::requests::Pending;
 use crate::decide::tests::rules::{SPEND_MAX, dollars, rules};
@@ -370,11 +370,11 @@ impl World {
     }
 
     /// Prepares calls; nothing is executed yet.
-    fn prepare(&mut self, planned: Vec<Planned>) {
+    fn prepare(&mut self, planned: Vec<PlannedCall>) {
         assert!(!planned.is_empty());
-        for Planned { plan, .. } in &planned {
-            assert!(!matches!(plan, Plan::Probe(_)), "a probe among the calls to make");
-            let Plan::Make(ready) = plan else { continue };
+        for PlannedCall { plan, .. } in &planned {
+            assert!(!matches!(plan, CallPlan::Probe(_)), "a probe among the calls to make");
+            let CallPlan::Make(ready) = plan else { continue };
             let spec = ready.tool.spec();
             assert!(self.live.stop.is_none(), "no call is begun after a stop");
             assert_ne!(spec.name, "never", "a denied call is not made");
@@ -446,7 +446,7 @@ impl World {
         assert!(used.input_tokens + used.output_tokens < most.tokens.unwrap(), "tokens {used:?} of at most {most:?}");
         assert!(self.fold.conversation.open().is_empty(), "the model is asked with an open call");
         assert_eq!(self.open().count(), 1, "this attempt is paid for, and nothing else");
-        assert!(turn.attempts <= self.rules.patience.attempts_max, "there are too many attempts");
+        assert!(turn.attempts <= self.rules.retries.attempts_max, "there are too many attempts");
         if turn.attempts == 1 {
             let time = most.duration_seconds.unwrap() * 1000;
             assert!(used.duration_ms < time + 600, "time {used:?} of at most {most:?}");

@@ -139,11 +139,11 @@ fn the_resume_mode_of_a_decision_is_that_of_its_request_whatever_a_rule_says_lat
     let paid_after = |asked: ResumeMode, later: ResumeMode, is_decided_before: bool| {
         let harness = Harness::new();
         let mut payer = payer(one());
-        payer.work.gate = asks(Asking { mode: asked, ..Asking::default() });
+        payer.work.gate = asks(NeededApproval { mode: asked, ..NeededApproval::default() });
         let thread = harness.asked(&payer);
         assert_eq!(harness.loaded(&thread).manifest.asks[0].resume_mode, asked);
         let value = (asked != ResumeMode::ReplayToolCall).then(|| json!({"amount": 4}));
-        let later = asks(Asking { mode: later, ..Asking::default() });
+        let later = asks(NeededApproval { mode: later, ..NeededApproval::default() });
         if !is_decided_before {
             payer.work.gate = later.clone();
         }
@@ -178,7 +178,7 @@ fn a_decision_counts_even_if_no_approval_is_needed_any_more() {
     ] {
         let harness = Harness::new();
         let mut payer = payer(one());
-        payer.work.gate = asks(Asking { mode, ..Asking::default() });
+        payer.work.gate = asks(NeededApproval { mode, ..NeededApproval::default() });
         let thread = harness.asked(&payer);
         assert_eq!(harness.decide(&thread, "p1", choice.clone(), &payer).unwrap(), Recorded::Now);
         payer.work.gate = Arc::new(|_, _| Permission::Allowed);

@@ -135,7 +135,8 @@ fn a_process_that_holds_a_thread_briefly_serves_the_requests_that_came_meanwhile
 fn a_decision_that_was_posted_in_time_counts_whenever_it_is_read() {
     let harness = Harness::new();
     let mut payer = payer(two());
-    payer.work.gate = asks(Asking { expires_after: Some(Duration::from_secs(60)), ..Asking::default() });
+    payer.work.gate =
+        asks(NeededApproval { expires_after: Some(Duration::from_secs(60)), ..NeededApproval::default() });
     let other = harness.another();
     let thread = harness.thread();
     let at = thread.clone();
@@ -277,5 +278,5 @@ fn a_settled_call_can_be_settled_again_the_same_way_at_any_time() {
     let before = harness.loaded(&thread).version;
     assert_eq!(settle(Choice::Done(json!("paid"))).unwrap().recorded, Recorded::Before, "the thread was resumed");
     assert_eq!(harness.loaded(&thread).version, before);
-    assert_eq!(settle(Choice::NotDone).unwrap_err().code(), "no_open_call");
+    assert_eq!(settle(Choice::NotDone).unwrap_err().code(), "call_not_open");
 }

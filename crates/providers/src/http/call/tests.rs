@@ -9,7 +9,7 @@ use selvedge_model::{Message, Role, ToolSpec};
 use serde_json::json;
 
 use super::*;
-use crate::recording::Player;
+use crate::recording::ResponsePlayer;
 use crate::wire::Credentials;
 use crate::wire::anthropic::Anthropic;
 
@@ -58,7 +58,7 @@ impl Transport for Scripted {
     fn send<'a>(&'a self, request: &'a Outgoing) -> BoxFuture<'a, Result<Incoming, ModelError>> {
         self.bodies.lock().unwrap().push(serde_json::from_slice(&request.body).unwrap());
         let (status, body) = self.responses.lock().unwrap().pop_front().unwrap();
-        let body = Body::Recorded(Player::new(Bytes::from_static(body.as_bytes())));
+        let body = Body::Recorded(ResponsePlayer::new(Bytes::from_static(body.as_bytes())));
         Box::pin(async move { Ok(Incoming { status, headers: HeaderMap::new(), body }) })
     }
 }

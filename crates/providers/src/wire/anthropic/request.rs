@@ -46,7 +46,7 @@ pub(super) fn build(
     if let Some(budget) = thinking.budget() {
         body.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
     }
-    let headers = vec![("anthropic-version", "2023-06-01".to_owned())];
+    let headers = vec![super::version()];
     Ok(Request { path: "v1/messages", headers, body: Value::Object(body), notes })
 }
 

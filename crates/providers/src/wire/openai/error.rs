@@ -9,26 +9,10 @@ use std::time::Duration;
 use selvedge_model::answer::ModelError;
 use serde_json::Value;
 
+use crate::wire::too_long;
+
 /// How much of a message is kept.
 const MESSAGE_CHARS_MAX: usize = 2000;
-
-/// Parts of messages about a prompt that is too long.
-const TOO_LONG: &[&str] = &[
-    "context_length_exceeded",
-    "contextwindowexceeded",
-    "exceed_context_size",
-    "maximum context length",
-    "exceeds the context window",
-    "exceeds the available context size",
-    "exceeds the context length",
-    "exceeds maximum context length",
-    "exceeds the maximum number of tokens allowed",
-    "longer than the model's context length",
-    "longer than the maximum model length",
-    "context length of only",
-    "prompt is too long",
-    "reduce the length of the messages",
-];
 
 /// Codes and types of refusals that no retry resolves, although their status may be one that is retried.
 const EXHAUSTED: &[&str] = &["insufficient_quota", "billing_hard_limit_reached", "billing_not_active"];
@@ -76,7 +60,7 @@ impl HostError {
 
     /// Whether the prompt is too long for the model.
     pub(in crate::wire) fn is_too_long(&self) -> bool {
-        self.kind == "exceed_context_size_error" || self.mentions(TOO_LONG)
+        too_long::says(&format!("{} {} {}", self.kind, self.code, self.message))
     }
 
     /// Whether the stored conversation that the request continues is not known.

@@ -14,7 +14,7 @@ use selvedge_model::message::Block;
 use serde_json::Value;
 
 use super::chunk::CallDelta;
-use super::kept;
+use super::opaque;
 use crate::wire::names::Names;
 use crate::wire::openai;
 
@@ -97,7 +97,7 @@ impl Calls {
         for (at, call) in self.calls.iter().enumerate() {
             let Some(id) = call.id.clone().or_else(|| id_of(&call.given, at)) else { continue };
             if let Some(extra) = &call.extra {
-                blocks.push(Block::Opaque { provider: provider.to_owned(), data: kept::of_call(extra.clone()) });
+                blocks.push(Block::Opaque { provider: provider.to_owned(), data: opaque::of_call(extra.clone()) });
             }
             let arguments = openai::arguments_of(call.arguments.clone());
             blocks.push(Block::tool_call(id, call.tool.clone().unwrap_or_default(), arguments));

@@ -4,7 +4,7 @@ use selvedge_model::answer::Usage;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::kept::REASONING;
+use super::opaque::REASONING;
 
 /// One event.
 #[derive(Debug, Default, Deserialize)]

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::calls::Calls;
 use super::chunk::{CallDelta, Choice, Chunk, Content, Delta, usage};
-use super::kept;
+use super::opaque;
 use crate::wire::Reader;
 use crate::wire::names::Names;
 use crate::wire::openai::HostError;
@@ -88,7 +88,7 @@ impl ChatReader {
             self.reasoning_field.get_or_insert(field);
             self.think(text, draft);
         }
-        kept::join(&mut self.details, delta.reasoning_details);
+        opaque::join(&mut self.details, delta.reasoning_details);
         match delta.content {
             Some(Content::Text(text)) => self.say(&text, draft),
             Some(Content::Parts(parts)) => parts.iter().for_each(|part| self.part(part, draft)),
@@ -144,7 +144,7 @@ impl ChatReader {
 
     /// What the host wants back, and the calls.
     fn rest(&self) -> Vec<Block> {
-        let data = kept::of_answer(self.details.clone(), self.reasoning_field).filter(|_| self.has_tools);
+        let data = opaque::of_answer(self.details.clone(), self.reasoning_field).filter(|_| self.has_tools);
         let opaque = data.map(|data| Block::Opaque { provider: self.provider.clone(), data });
         opaque.into_iter().chain(self.calls.blocks(&self.provider)).collect()
     }

@@ -5,7 +5,7 @@ use selvedge_model::message::{Block, Message, Role};
 use selvedge_model::{CallId, ToolSpec};
 use serde_json::{Map, Value, json};
 
-use super::kept;
+use super::opaque;
 use crate::wire::names::Names;
 use crate::wire::{Dialect, Images, openai};
 
@@ -137,7 +137,7 @@ impl Messages<'_> {
         if !calls.is_empty() {
             sent["tool_calls"] = Value::Array(calls);
         }
-        kept::restore(&mut sent, &message.content, self.provider);
+        opaque::restore(&mut sent, &message.content, self.provider);
         self.sent.push(sent);
     }
 
@@ -148,11 +148,11 @@ impl Messages<'_> {
             if let Block::ToolCall { id, name, arguments, .. } = block {
                 let mut call = call(id, &self.names.wire(name), arguments);
                 if let Some(extra) = extra.take() {
-                    call[kept::EXTRA] = extra;
+                    call[opaque::EXTRA] = extra;
                 }
                 calls.push(call);
             } else {
-                extra = kept::extra(block, self.provider).cloned();
+                extra = opaque::extra(block, self.provider).cloned();
             }
         }
         calls

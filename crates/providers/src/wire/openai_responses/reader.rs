@@ -45,7 +45,7 @@ impl ResponseReader {
         }
     }
 
-    fn take(&mut self, kind: &str, data: &str, draft: &mut dyn FnMut(Draft)) -> Result<(), Unread> {
+    fn take(&mut self, kind: &str, data: &str, draft: &mut dyn FnMut(Draft)) -> Result<(), EndCause> {
         match kind {
             "response.created" | "response.in_progress" => {
                 let WithResponse { response } = read(data)?;
@@ -115,9 +115,9 @@ impl ResponseReader {
                 let WithResponse { response } = read(data)?;
                 self.begun(&response);
                 let error = response.error.as_ref().and_then(HostError::of);
-                return Err(Unread::Failed(error.unwrap_or_default()));
+                return Err(EndCause::Failed(error.unwrap_or_default()));
             }
-            "error" => return Err(Unread::Failed(HostError::parse(data).unwrap_or_default())),
+            "error" => return Err(EndCause::Failed(HostError::parse(data).unwrap_or_default())),
             _ => {}
         }
         Ok(())
@@ -185,7 +185,7 @@ impl ResponseReader {
         });
     }
 
-    fn incomplete(&mut self, response: &Response<'_>, draft: &mut dyn FnMut(Draft)) -> Result<(), Unread> {
+    fn incomplete(&mut self, response: &Response<'_>, draft: &mut dyn FnMut(Draft)) -> Result<(), EndCause> {
         self.rest(response, draft);
         let reason = response.incomplete_details.as_ref().and_then(|details| details.reason.as_deref());
         self.end = match reason {
@@ -193,7 +193,7 @@ impl ResponseReader {
             Some("content_filter") => Some(End::Refused),
             other => {
                 let why = format!("the host ended the answer early: {}", other.unwrap_or("no reason given"));
-                return Err(Unread::Cut(why));
+                return Err(EndCause::Cut(why));
             }
         };
         Ok(())
@@ -211,18 +211,18 @@ impl ResponseReader {
 }
 
 /// Why an event ends the response.
-enum Unread {
+enum EndCause {
     /// It is not of its format.
     Cut(String),
     /// It reports an error.
     Failed(HostError),
 }
 
-fn read<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Unread> {
-    serde_json::from_str(data).map_err(|error| Unread::Cut(format!("an event of the stream can't be read: {error}")))
+fn read<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, EndCause> {
+    serde_json::from_str(data).map_err(|error| EndCause::Cut(format!("an event of the stream can't be read: {error}")))
 }
 
-fn parsed(item: &RawValue) -> Result<Value, Unread> {
+fn parsed(item: &RawValue) -> Result<Value, EndCause> {
     read(item.get())
 }
 
@@ -239,8 +239,8 @@ impl Reader for ResponseReader {
             self.take(if is_report { "error" } else { kind }, data, draft)
         });
         taken.map_err(|unread| match unread {
-            Unread::Cut(why) => ModelError::Cut { why, partial: self.partial(), usage: self.usage() },
-            Unread::Failed(error) => self.failed(error),
+            EndCause::Cut(why) => ModelError::Cut { why, partial: self.partial(), usage: self.usage() },
+            EndCause::Failed(error) => self.failed(error),
         })
     }
 

@@ -1,37 +1,12 @@
 use std::sync::Arc;
 
+use selvedge_model::Digest;
 use selvedge_model::answer::{Answer, Draft, End, Session, Usage};
-use selvedge_model::event::EffectClass;
 use selvedge_model::message::{Block, Message, Role};
-use selvedge_model::tool::Risk;
-use selvedge_model::{CallId, Digest};
 use serde_json::{Value, json};
 
+use super::openai::testing::{call, message, said, tool};
 use super::*;
-
-fn call(id: &str) -> CallId {
-    CallId::new(id).unwrap()
-}
-
-fn tool(name: &str) -> ToolSpec {
-    ToolSpec {
-        name: name.to_owned(),
-        description: format!("does {name}"),
-        input_schema: json!({"type": "object", "properties": {"path": {"type": "string"}}}),
-        class: EffectClass::Pure,
-        capability: String::new(),
-        risk: Risk::Safe,
-        hash: Digest([0; 32]),
-    }
-}
-
-fn message(role: Role, content: Vec<Block>) -> Arc<Message> {
-    Arc::new(Message { content, ..Message::text(role, "") })
-}
-
-fn said(role: Role, text: &str) -> Arc<Message> {
-    Arc::new(Message::text(role, text))
-}
 
 fn dialect() -> Dialect {
     Dialect { provider: "openai-responses".to_owned(), ..Dialect::default() }

@@ -2,7 +2,7 @@
 
 use selvedge_model::message::{Block, Marker};
 use selvedge_model::{CallId, Cancel, Digest, Draft, Message, ModelError, Role, Stop};
-use selvedge_providers::fake::{AnthropicDialogue, Dialogue, Reply, Said};
+use selvedge_providers::fake::{AnthropicDialogue, Dialogue, FakeAnswer, Reply};
 use serde_json::json;
 
 use super::{Talk, tool};
@@ -15,7 +15,7 @@ fn a_conversation_with_thinking_and_two_parallel_tools_is_sent_back_exactly() {
     talk.dialect.cache = true;
     talk.tools = vec![tool("files/read"), tool("now")];
     talk.user("What is in a.txt, and what time is it?");
-    let said = Said::text(&["Let me look."])
+    let said = FakeAnswer::text(&["Let me look."])
         .thinking("I need the file\nand the time.", "c2lnbmF0dXJl+/==")
         .call("toolu_1", "files_read", &["{\"path\": ", "\"a.txt\"}"])
         .call("toolu_2", "now", &[]);
@@ -25,7 +25,7 @@ fn a_conversation_with_thinking_and_two_parallel_tools_is_sent_back_exactly() {
     let failed = Block::tool_error(CallId::new("toolu_2").unwrap(), json!("no clock"));
     talk.say(Role::Tool, vec![failed]);
     talk.user("Hurry!");
-    talk.ask(&Said::text(&["done"]));
+    talk.ask(&FakeAnswer::text(&["done"]));
     let schema = json!({"type": "object", "properties": {"path": {"type": "string"}}});
     let mark = json!({"type": "ephemeral"});
     let expected = json!({
@@ -67,11 +67,11 @@ fn a_cancelled_answer_is_not_sent_back_and_a_successor_gets_what_it_carries() {
     talk.dialect.thinking_tokens = Some(2048);
     talk.tools = vec![tool("now")];
     talk.user("What time is it?");
-    let said = Said::text(&[]).thinking("hm", "sig").call("toolu_1", "now", &[]).call("toolu_2", "now", &[]);
+    let said = FakeAnswer::text(&[]).thinking("hm", "sig").call("toolu_1", "now", &[]).call("toolu_2", "now", &[]);
     let answer = talk.go_on(&said);
     talk.result("toolu_1", json!("noon"));
     talk.result("toolu_2", json!("late"));
-    let events = AnthropicDialogue.answer(&Said::text(&["It is "]).thinking("cut thought", "sig2"));
+    let events = AnthropicDialogue.answer(&FakeAnswer::text(&["It is "]).thinking("cut thought", "sig2"));
     talk.server.push(Reply::stream().pieces(&events[..7]).stall());
     let cancel = Cancel::new();
     let mut draft = |draft| {
@@ -89,7 +89,7 @@ fn a_cancelled_answer_is_not_sent_back_and_a_successor_gets_what_it_carries() {
     successor.messages = talk.messages.clone();
     successor.messages.push(marker.into());
     successor.user("This continues the thread before.");
-    let next = successor.ask(&Said::text(&["Noon."]));
+    let next = successor.ask(&FakeAnswer::text(&["Noon."]));
     assert!(next.notes.is_empty(), "the turn is closed: {:?}", next.notes);
     let expected = json!([
         {"role": "user", "content": [{"type": "text", "text": "What time is it?"}]},
@@ -121,7 +121,7 @@ fn neighbours_of_a_role_are_joined_and_results_stand_first() {
     talk.user("again");
     talk.say(Role::System, vec![Block::text("Be brief.")]);
     talk.say(Role::User, vec![Block::text(" \n")]);
-    talk.ask(&Said::text(&["ok"]));
+    talk.ask(&FakeAnswer::text(&["ok"]));
     let sent = talk.sent();
     let wire_id = &sent["messages"][1]["content"][1]["id"];
     assert!(wire_id.as_str().unwrap().chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{wire_id}");
@@ -147,7 +147,7 @@ fn neighbours_of_a_role_are_joined_and_results_stand_first() {
 fn a_conversation_begins_and_ends_with_the_user() {
     let mut talk = Talk::new();
     talk.say(Role::Assistant, vec![Block::text("where we left off")]);
-    talk.ask(&Said::text(&["ok"]));
+    talk.ask(&FakeAnswer::text(&["ok"]));
     let roles: Vec<_> = talk.sent()["messages"].as_array().unwrap().iter().map(|turn| turn["role"].clone()).collect();
     assert_eq!(roles, ["user", "assistant", "user"]);
 }
@@ -159,7 +159,7 @@ fn images_are_sent_with_their_bytes() {
     talk.images.0.insert(blob, b"\x89PNG\x00\xff".to_vec());
     let image = Block::Image { blob, media_type: "image/png".to_owned() };
     talk.say(Role::User, vec![image.clone(), Block::text("What is this?")]);
-    talk.ask(&Said::text(&["a picture"]));
+    talk.ask(&FakeAnswer::text(&["a picture"]));
     let source = json!({"type": "base64", "media_type": "image/png", "data": "iVBORwD/"});
     let expected = json!([{"type": "image", "source": source}, {"type": "text", "text": "What is this?"}]);
     assert_eq!(talk.sent()["messages"][0]["content"], expected);
@@ -178,7 +178,7 @@ fn arguments_that_are_no_object_are_sent_as_one() {
     for at in 0..3 {
         talk.result(&format!("c{at}"), json!("bad arguments"));
     }
-    talk.ask(&Said::text(&["ok"]));
+    talk.ask(&FakeAnswer::text(&["ok"]));
     let sent = talk.sent();
     let inputs: Vec<_> = (0..3).map(|at| &sent["messages"][1]["content"][at]["input"]).collect();
     assert_eq!(inputs, [&json!({"invalid_json": "{\"path\": "}), &json!({"invalid_json": "[1,2]"}), &json!({})]);
@@ -188,13 +188,13 @@ fn arguments_that_are_no_object_are_sent_as_one() {
 fn the_output_limit_is_the_prompts_else_the_configured_else_a_default() {
     let mut talk = Talk::new();
     talk.user("go");
-    talk.ask(&Said::text(&["ok"]));
+    talk.ask(&FakeAnswer::text(&["ok"]));
     assert_eq!(talk.sent()["max_tokens"], 8192);
     talk.dialect.output_tokens_max = Some(64_000);
-    talk.ask(&Said::text(&["ok"]));
+    talk.ask(&FakeAnswer::text(&["ok"]));
     assert_eq!(talk.sent()["max_tokens"], 64_000);
     talk.output_tokens_max = Some(300);
-    talk.ask(&Said::text(&["ok"]));
+    talk.ask(&FakeAnswer::text(&["ok"]));
     assert_eq!(talk.sent()["max_tokens"], 300);
 }
 
@@ -204,7 +204,7 @@ fn configured_fields_are_added_replaced_and_removed() {
     talk.user("go");
     let extra = json!({"temperature": 0.5, "max_tokens": 7, "stream": null});
     talk.dialect.extra = extra.as_object().cloned().unwrap();
-    talk.ask(&Said::text(&["ok"]));
+    talk.ask(&FakeAnswer::text(&["ok"]));
     let sent = talk.sent();
     assert_eq!((&sent["temperature"], &sent["max_tokens"], sent.get("stream")), (&json!(0.5), &json!(7), None));
 }
@@ -227,12 +227,12 @@ fn at_most_four_places_are_marked_for_the_cache() {
     talk.tools = vec![tool("a"), tool("b")];
     for _ in 0..4 {
         talk.user("more");
-        talk.go_on(&Said::text(&["ok"]));
+        talk.go_on(&FakeAnswer::text(&["ok"]));
     }
     assert_eq!(talk.sent().to_string().matches("cache_control").count(), 4);
     talk.dialect.cache = false;
     talk.user("more");
-    talk.ask(&Said::text(&["ok"]));
+    talk.ask(&FakeAnswer::text(&["ok"]));
     assert_eq!(talk.sent().to_string().matches("cache_control").count(), 0);
 }
 

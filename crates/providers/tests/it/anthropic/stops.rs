@@ -2,13 +2,13 @@
 
 use selvedge_model::ModelError;
 use selvedge_model::answer::{End, Usage};
-use selvedge_providers::fake::{AnthropicDialogue, Dialogue, Reply, Said};
+use selvedge_providers::fake::{AnthropicDialogue, Dialogue, FakeAnswer, Reply};
 use serde_json::{Value, json};
 
 use super::Talk;
 
 /// The events of an answer with another `message_delta`.
-fn ending(said: &Said, delta: &Value) -> Vec<String> {
+fn ending(said: &FakeAnswer, delta: &Value) -> Vec<String> {
     let mut events = AnthropicDialogue.answer(said);
     let place = events.len() - 2;
     events[place] = format!("event: message_delta\ndata: {delta}\n\n");
@@ -19,8 +19,8 @@ fn ending(said: &Said, delta: &Value) -> Vec<String> {
 fn every_reason_to_stop_is_an_end() {
     let mut talk = Talk::new();
     talk.user("go");
-    let plain = Said::text(&["so"]);
-    let calling = Said::text(&["so"]).call("c1", "now", &["{}"]);
+    let plain = FakeAnswer::text(&["so"]);
+    let calling = FakeAnswer::text(&["so"]).call("c1", "now", &["{}"]);
     for (said, reason, end, notes) in [
         (&plain, "end_turn", End::Finished, 0),
         (&plain, "stop_sequence", End::Finished, 0),
@@ -46,7 +46,7 @@ fn usage_of_the_last_event_replaces_that_of_the_first() {
     talk.user("go");
     let usage = |delta: Value| {
         let delta = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": delta});
-        talk.server.push(Reply::events(ending(&Said::text(&["so"]), &delta)));
+        talk.server.push(Reply::events(ending(&FakeAnswer::text(&["so"]), &delta)));
         talk.answer().unwrap().usage.unwrap()
     };
     let all = json!({"input_tokens": 7, "output_tokens": 9, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20});
@@ -62,9 +62,9 @@ fn usage_of_the_last_event_replaces_that_of_the_first() {
 fn the_answer_names_its_model_only_if_it_is_another() {
     let mut talk = Talk::new();
     talk.user("go");
-    let answer = talk.ask(&Said::text(&["so"]));
+    let answer = talk.ask(&FakeAnswer::text(&["so"]));
     assert_eq!((answer.provider_id.as_deref(), answer.model), (Some("msg_1"), None));
-    let events = AnthropicDialogue.answer(&Said::text(&["so"])).concat().replace("claude-fake", "claude-other");
+    let events = AnthropicDialogue.answer(&FakeAnswer::text(&["so"])).concat().replace("claude-fake", "claude-other");
     talk.server.push(Reply::events([events]));
     assert_eq!(talk.answer().unwrap().model.as_deref(), Some("claude-other"));
 }
@@ -73,7 +73,7 @@ fn the_answer_names_its_model_only_if_it_is_another() {
 fn a_cut_after_the_last_count_knows_its_usage() {
     let mut talk = Talk::new();
     talk.user("go");
-    let events = AnthropicDialogue.answer(&Said::text(&["so"]));
+    let events = AnthropicDialogue.answer(&FakeAnswer::text(&["so"]));
     for (length, is_estimated) in [(events.len() - 1, false), (events.len() - 2, true)] {
         talk.server.push(Reply::events(&events[..length]));
         let Err(ModelError::Cut { usage: Some(usage), .. }) = talk.answer() else { panic!("it is cut") };

@@ -2,7 +2,7 @@
 
 use selvedge_model::message::Block;
 use selvedge_model::{CallId, Role};
-use selvedge_providers::fake::{AnthropicDialogue, Dialogue, Reply, Said};
+use selvedge_providers::fake::{AnthropicDialogue, Dialogue, FakeAnswer, Reply};
 use serde_json::{Value, json};
 
 use super::{Talk, tool};
@@ -33,7 +33,7 @@ fn redacted_thinking_and_unknown_blocks_come_back_as_they_were() {
     let mut talk = thinker();
     let secret = json!({"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3p/+=="});
     let novel = json!({"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}});
-    let mut events = AnthropicDialogue.answer(&Said::text(&["hm"]).call("c1", "now", &["{}"]));
+    let mut events = AnthropicDialogue.answer(&FakeAnswer::text(&["hm"]).call("c1", "now", &["{}"]));
     let start = |index: u64, block: &Value| {
         let data = json!({"type": "content_block_start", "index": index, "content_block": block});
         format!("event: content_block_start\ndata: {data}\n\n")
@@ -48,7 +48,7 @@ fn redacted_thinking_and_unknown_blocks_come_back_as_they_were() {
     assert_eq!(answer.content[0], expected);
     talk.say(Role::Assistant, answer.content);
     talk.result("c1", json!("noon"));
-    let answer = talk.ask(&Said::text(&["Noon."]));
+    let answer = talk.ask(&FakeAnswer::text(&["Noon."]));
     assert!(answer.notes.is_empty(), "{:?}", answer.notes);
     assert_eq!(talk.sent()["thinking"]["budget_tokens"], 2000);
     let mut searched = novel;
@@ -69,7 +69,7 @@ fn an_open_turn_without_its_thinking_is_sent_with_thinking_off_and_a_note() {
         let mut talk = thinker();
         talk.say(Role::Assistant, vec![first.clone(), call()]);
         talk.result("c1", json!("noon"));
-        let answer = talk.ask(&Said::text(&["Noon."]));
+        let answer = talk.ask(&FakeAnswer::text(&["Noon."]));
         assert!(answer.notes[0].contains("thinking is off"), "{first:?}: {:?}", answer.notes);
         assert_eq!(talk.sent().get("thinking"), None);
         assert!(!sent_back(&talk).to_string().contains("thinking"));
@@ -83,12 +83,12 @@ fn one_block_that_is_missing_later_in_the_turn_is_enough() {
     talk.result("c1", json!("noon"));
     talk.say(Role::Assistant, vec![call()]);
     talk.result("c1", json!("noon"));
-    let answer = talk.ask(&Said::text(&["Noon."]));
+    let answer = talk.ask(&FakeAnswer::text(&["Noon."]));
     assert!(answer.notes.is_empty(), "only the first answer of a turn must think: {:?}", answer.notes);
     assert_eq!(sent_back(&talk)[0]["type"], "thinking");
     talk.say(Role::Assistant, vec![Block::thinking("redacted"), call()]);
     talk.result("c1", json!("noon"));
-    let answer = talk.ask(&Said::text(&["Noon."]));
+    let answer = talk.ask(&FakeAnswer::text(&["Noon."]));
     assert_eq!(answer.notes.len(), 1);
     assert_eq!(sent_back(&talk)[0]["type"], "tool_use", "without thinking no block of it is sent");
 }
@@ -100,7 +100,7 @@ fn a_closed_turn_does_not_matter() {
     talk.result("c1", json!("noon"));
     talk.say(Role::Assistant, vec![Block::text("Noon.")]);
     talk.user("Thanks.");
-    let answer = talk.ask(&Said::text(&["Welcome."]));
+    let answer = talk.ask(&FakeAnswer::text(&["Welcome."]));
     assert!(answer.notes.is_empty(), "{:?}", answer.notes);
     assert_eq!(talk.sent()["thinking"], json!({"type": "enabled", "budget_tokens": 2000}));
     assert_eq!(sent_back(&talk)[0]["type"], "tool_use", "what has no signature is not sent");
@@ -112,15 +112,15 @@ fn a_user_who_speaks_after_the_results_does_not_close_the_turn() {
     talk.say(Role::Assistant, vec![Block::thinking("redacted"), call()]);
     talk.result("c1", json!("noon"));
     talk.user("Hurry!");
-    assert_eq!(talk.ask(&Said::text(&["Noon."])).notes.len(), 1);
+    assert_eq!(talk.ask(&FakeAnswer::text(&["Noon."])).notes.len(), 1);
 }
 
 #[test]
 fn thinking_without_a_signature_is_kept_as_text_only() {
     let mut talk = thinker();
-    let answer = talk.go_on(&Said::text(&["hi"]).thinking("hm", ""));
+    let answer = talk.go_on(&FakeAnswer::text(&["hi"]).thinking("hm", ""));
     assert_eq!(answer.content[0], Block::thinking("hm"));
-    let answer = talk.go_on(&Said::text(&["hi"]).thinking("hm", "sig"));
+    let answer = talk.go_on(&FakeAnswer::text(&["hi"]).thinking("hm", "sig"));
     assert_eq!(answer.content[0], signed("anthropic"));
 }
 
@@ -129,18 +129,18 @@ fn a_budget_leaves_room_for_the_answer() {
     let mut talk = thinker();
     for (most, budget, notes) in [(8000, Some(2000), 0), (2500, Some(2000), 0), (2048, Some(2000), 0)] {
         talk.output_tokens_max = Some(most);
-        let answer = talk.ask(&Said::text(&["ok"]));
+        let answer = talk.ask(&FakeAnswer::text(&["ok"]));
         assert_eq!((talk.sent()["thinking"]["budget_tokens"].as_u64(), answer.notes.len()), (budget, notes), "{most}");
     }
     talk.dialect.thinking_tokens = Some(10_000);
     for (most, budget) in [(8000, Some(4000)), (2048, Some(1024)), (2000, None), (300, None)] {
         talk.output_tokens_max = Some(most);
-        let answer = talk.ask(&Said::text(&["ok"]));
+        let answer = talk.ask(&FakeAnswer::text(&["ok"]));
         assert_eq!(talk.sent()["thinking"]["budget_tokens"].as_u64(), budget, "{most}");
         assert_eq!(answer.notes.len(), 1, "{most}: {:?}", answer.notes);
     }
     talk.dialect.thinking_tokens = Some(1);
     talk.output_tokens_max = None;
-    talk.ask(&Said::text(&["ok"]));
+    talk.ask(&FakeAnswer::text(&["ok"]));
     assert_eq!(talk.sent()["thinking"]["budget_tokens"], 1024, "the API's minimum");
 }

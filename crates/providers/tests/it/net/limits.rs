@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use selvedge_model::answer::Usage;
 use selvedge_model::{Cancel, Draft, Model, ModelError, Prompt, Stop};
-use selvedge_providers::fake::{Dialogue, Reply, Said};
+use selvedge_providers::fake::{Dialogue, FakeAnswer, Reply};
 
 use super::{Stage, ask_drafting, text};
 
 pub(crate) fn a_stream_that_stalls_is_cut_at_the_idle_limit(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
     stage.host.timeouts.idle = Duration::from_millis(700);
-    let events = dialogue.answer(&Said::text(&["half", "never"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["half", "never"]));
     let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
     stage.server.push(Reply::stream().pieces(&events[..half]).stall());
     let begun = Instant::now();
@@ -36,13 +36,13 @@ pub(crate) fn limits_without_an_end_are_allowed(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
     let limits = &mut stage.host.timeouts;
     (limits.first_byte, limits.idle, limits.total) = (Duration::MAX, Duration::MAX, Duration::MAX);
-    stage.server.push(Reply::events(dialogue.answer(&Said::text(&["at last"]))));
+    stage.server.push(Reply::events(dialogue.answer(&FakeAnswer::text(&["at last"]))));
     assert_eq!(text(&stage.ask().unwrap().content), "at last");
 }
 
 pub(crate) fn a_slow_drip_is_read_until_the_total_limit(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
-    let stream = dialogue.answer(&Said::text(&["drip ", "drop"])).concat();
+    let stream = dialogue.answer(&FakeAnswer::text(&["drip ", "drop"])).concat();
     stage.server.push(Reply::stream().dripping(&stream, 25, Duration::from_millis(2)).end());
     assert_eq!(text(&stage.ask().unwrap().content), "drip drop");
     stage.host.timeouts.total = Duration::from_millis(800);
@@ -53,7 +53,7 @@ pub(crate) fn a_slow_drip_is_read_until_the_total_limit(dialogue: &dyn Dialogue)
 
 pub(crate) fn a_cancelled_call_closes_the_connection_and_keeps_its_text(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let events = dialogue.answer(&Said::text(&["begun", "never"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["begun", "never"]));
     let half = events.iter().position(|event| event.contains("begun")).unwrap() + 1;
     stage.server.push(Reply::stream().pieces(&events[..half]).stall());
     let cancel = Cancel::new();
@@ -75,7 +75,7 @@ pub(crate) fn a_cancelled_call_closes_the_connection_and_keeps_its_text(dialogue
 
 pub(crate) fn a_dropped_call_closes_the_connection(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let events = dialogue.answer(&Said::text(&["begun", "never"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["begun", "never"]));
     let half = events.iter().position(|event| event.contains("begun")).unwrap() + 1;
     stage.server.push(Reply::stream().pieces(&events[..half]).stall());
     let messages = super::hello();
@@ -116,7 +116,7 @@ pub(crate) fn a_call_that_is_cancelled_before_it_is_sent_costs_nothing(dialogue:
 pub(crate) fn an_answer_of_ten_megabytes_is_read(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
     let piece = "0123456789abcdef".repeat(64);
-    let events = dialogue.answer(&Said::text(&[&piece]));
+    let events = dialogue.answer(&FakeAnswer::text(&[&piece]));
     let place = events.iter().position(|event| event.contains(&piece)).unwrap();
     let reply = Reply::stream().pieces(&events[..place]).repeat(&events[place], 10 * 1024);
     stage.server.push(reply.pieces(&events[place + 1..]).end());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use selvedge_model::{Cancel, Model, ModelError, Prompt};
-use selvedge_providers::fake::{Dialogue, Reply, Said, Server};
+use selvedge_providers::fake::{Dialogue, FakeAnswer, Reply, Server};
 use selvedge_providers::wire::Dialect;
 use selvedge_providers::{Connections, Remote};
 use tempfile::TempDir;
@@ -47,7 +47,7 @@ pub(crate) fn a_connection_that_closes_without_a_response_is_cut(dialogue: &dyn 
 
 pub(crate) fn a_connection_is_used_again(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let answer = dialogue.answer(&Said::text(&["hi"]));
+    let answer = dialogue.answer(&FakeAnswer::text(&["hi"]));
     stage.server.handle(move |_| Reply::events(&answer));
     let model = remote(&stage.host);
     let messages = hello();
@@ -101,7 +101,7 @@ pub(crate) fn an_unknown_certificate_is_refused_before_anything_is_sent(dialogue
 pub(crate) fn a_private_authority_is_trusted_by_its_file(dialogue: &dyn Dialogue) {
     let (folder, file, config) = authority();
     let server = Server::start_tls(config).unwrap();
-    server.push(Reply::events(dialogue.answer(&Said::text(&["private"]))));
+    server.push(Reply::events(dialogue.answer(&FakeAnswer::text(&["private"]))));
     let mut host = host(dialogue, &server);
     host.ca_file = Some(file);
     assert_eq!(text(&ask(&host).unwrap().content), "private");
@@ -119,7 +119,7 @@ pub(crate) fn a_private_authority_is_trusted_by_its_file(dialogue: &dyn Dialogue
 
 pub(crate) fn custom_headers_are_sent_and_replace_others(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
-    let answer = dialogue.answer(&Said::text(&["hi"]));
+    let answer = dialogue.answer(&FakeAnswer::text(&["hi"]));
     stage.server.handle(move |_| Reply::events(&answer));
     stage.ask().unwrap();
     let (name, _) = dialogue.credentials(KEY);
@@ -148,7 +148,7 @@ pub(crate) fn custom_headers_are_sent_and_replace_others(dialogue: &dyn Dialogue
 
 pub(crate) fn requests_go_through_a_proxy(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
-    stage.server.push(Reply::events(dialogue.answer(&Said::text(&["by proxy"]))));
+    stage.server.push(Reply::events(dialogue.answer(&FakeAnswer::text(&["by proxy"]))));
     stage.host.base_url = dialogue.base_url("http://models.invalid");
     stage.host.proxy = Some(stage.server.url().replace("http://", "http://me:canary-proxy@"));
     assert_eq!(text(&stage.ask().unwrap().content), "by proxy");
@@ -164,7 +164,7 @@ pub(crate) fn requests_go_through_a_proxy(dialogue: &dyn Dialogue) {
 pub(crate) fn many_calls_run_at_once(dialogue: &dyn Dialogue) {
     const CALLS: usize = 100;
     let stage = Stage::new(dialogue);
-    let events = dialogue.answer(&Said::text(&["one ", "of many"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["one ", "of many"]));
     let half = events.len() / 2;
     stage.server.handle(move |_| {
         // Long enough that all are open at once.
@@ -192,7 +192,7 @@ pub(crate) fn a_probe_reports_what_answered(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
     runtime().block_on(remote(&stage.host).check()).unwrap();
     assert_eq!(stage.server.connections(), 0, "a check does not connect");
-    stage.server.push(Reply::events(dialogue.answer(&Said::text(&["ok"]))));
+    stage.server.push(Reply::events(dialogue.answer(&FakeAnswer::text(&["ok"]))));
     let probe = runtime().block_on(remote(&stage.host).probe()).unwrap();
     assert_eq!((probe.input_tokens, probe.output_tokens), (Some(10), Some(5)));
     assert!(!probe.model.is_empty() && probe.elapsed > Duration::ZERO);

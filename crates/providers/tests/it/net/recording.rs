@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use selvedge_model::{Answer, Cancel, Message, Model, ModelError, Prompt, Role};
-use selvedge_providers::fake::{Dialogue, Reply, Said};
+use selvedge_providers::fake::{Dialogue, FakeAnswer, Reply};
 use selvedge_providers::recording::Recorded;
 use tempfile::TempDir;
 
@@ -42,7 +42,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>, u32)> {
 
 pub(crate) fn a_recorded_call_is_answered_offline(dialogue: &dyn Dialogue) {
     let (stage, folder) = recording(dialogue);
-    let first = dialogue.answer(&Said::text(&["Grüße"]).call("call_a", "now", &["{}"]));
+    let first = dialogue.answer(&FakeAnswer::text(&["Grüße"]).call("call_a", "now", &["{}"]));
     stage.server.push(Reply::events(&first));
     stage.server.push(Reply::whole(529, &[("retry-after", "3")], dialogue.error_body(529, "busy")));
     let one = stage.ask().unwrap();
@@ -76,7 +76,7 @@ pub(crate) fn a_recorded_call_is_answered_offline(dialogue: &dyn Dialogue) {
 
 pub(crate) fn a_request_that_differs_is_refused_with_its_place(dialogue: &dyn Dialogue) {
     let (stage, folder) = recording(dialogue);
-    stage.server.push(Reply::events(dialogue.answer(&Said::text(&["hi"]))));
+    stage.server.push(Reply::events(dialogue.answer(&FakeAnswer::text(&["hi"]))));
     stage.ask().unwrap();
     let model = Recorded::open(calls(&folder)).unwrap();
     let other = [Arc::new(Message::text(Role::User, "something else"))];
@@ -94,7 +94,7 @@ pub(crate) fn a_request_that_differs_is_refused_with_its_place(dialogue: &dyn Di
 
 pub(crate) fn a_recorded_cut_is_a_cut_again(dialogue: &dyn Dialogue) {
     let (stage, folder) = recording(dialogue);
-    let events = dialogue.answer(&Said::text(&["half", "never"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["half", "never"]));
     let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
     stage.server.push(Reply::stream().pieces(&events[..half]).reset());
     stage.server.push(Reply::nothing().cut());
@@ -109,7 +109,7 @@ pub(crate) fn a_recorded_cut_is_a_cut_again(dialogue: &dyn Dialogue) {
 pub(crate) fn canaries_are_in_no_recording(dialogue: &dyn Dialogue) {
     let (mut stage, folder) = recording(dialogue);
     stage.host.headers = vec![("X-Extra-Token".to_owned(), "canary-header-93".to_owned())];
-    let stream = dialogue.answer(&Said::text(&[KEY, " and canary-header-93"])).concat();
+    let stream = dialogue.answer(&FakeAnswer::text(&[KEY, " and canary-header-93"])).concat();
     // The key is split over two pieces.
     stage.server.push(Reply::stream().pieces(stream.as_bytes().chunks(11)).end());
     let cookie = ("set-cookie", "session=canary-cookie");
@@ -117,7 +117,7 @@ pub(crate) fn canaries_are_in_no_recording(dialogue: &dyn Dialogue) {
     stage.ask().unwrap();
     stage.error();
     let messages = [Arc::new(Message::text(Role::User, format!("my key is {KEY}")))];
-    stage.server.push(Reply::events(dialogue.answer(&Said::text(&["hi"]))));
+    stage.server.push(Reply::events(dialogue.answer(&FakeAnswer::text(&["hi"]))));
     answered(&super::remote(&stage.host), &messages).unwrap();
     let files = files(&calls(&folder));
     assert_eq!(files.len(), 9);
@@ -130,7 +130,8 @@ pub(crate) fn canaries_are_in_no_recording(dialogue: &dyn Dialogue) {
 pub(crate) fn calls_that_run_at_once_are_recorded_apart(dialogue: &dyn Dialogue) {
     const CALLS: usize = 20;
     let (stage, folder) = recording(dialogue);
-    let answers: Vec<_> = (0..CALLS).map(|at| dialogue.answer(&Said::text(&[&format!("answer {at}.")]))).collect();
+    let answers: Vec<_> =
+        (0..CALLS).map(|at| dialogue.answer(&FakeAnswer::text(&[&format!("answer {at}.")]))).collect();
     stage.server.handle(move |request| {
         let body = String::from_utf8_lossy(&request.body).into_owned();
         let asked = (0..CALLS).find(|at| body.contains(&format!("question {at}.")));

@@ -14,12 +14,12 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 pub(crate) fn each_status_is_told_with_its_message(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
     for (status, code) in [
-        (400, "model_refused"),
-        (401, "model_refused"),
-        (403, "model_refused"),
-        (404, "model_refused"),
+        (400, "model_rejected"),
+        (401, "model_rejected"),
+        (403, "model_rejected"),
+        (404, "model_rejected"),
         (408, "model_failed"),
-        (413, "model_refused"),
+        (413, "model_rejected"),
         (429, "model_rate_limited"),
         (500, "model_failed"),
         (503, "model_failed"),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use selvedge_model::{Cancel, Model, ModelError, Prompt};
 use selvedge_providers::Key;
-use selvedge_providers::fake::{Dialogue, Reply, Said};
+use selvedge_providers::fake::{Dialogue, FakeAnswer, Reply};
 use tempfile::TempDir;
 
 use super::{KEY, MODEL, Stage, hello, remote, runtime};
@@ -18,7 +18,7 @@ fn write(path: &Path, content: &str, mode: u32) {
 
 pub(crate) fn a_key_file_must_be_private(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
-    let answer = dialogue.answer(&Said::text(&["hi"]));
+    let answer = dialogue.answer(&FakeAnswer::text(&["hi"]));
     stage.server.handle(move |_| Reply::events(&answer));
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("key");
@@ -52,7 +52,7 @@ pub(crate) fn a_key_file_must_be_private(dialogue: &dyn Dialogue) {
 
 pub(crate) fn a_key_that_was_refused_is_read_again_once(dialogue: &dyn Dialogue) {
     let mut stage = Stage::new(dialogue);
-    let answer = dialogue.answer(&Said::text(&["hi"]));
+    let answer = dialogue.answer(&FakeAnswer::text(&["hi"]));
     let (name, good) = dialogue.credentials("key-number-2");
     let refused = dialogue.error_body(401, "unknown key");
     stage.server.handle(move |request| {
@@ -94,7 +94,7 @@ pub(crate) fn canaries_are_in_no_error_and_no_debug_output(dialogue: &dyn Dialog
     let command = ["sh", "-c", &format!("echo {KEY}")].map(str::to_owned).to_vec();
     stage.host.headers = vec![("X-Extra-Token".to_owned(), "canary-header-93".to_owned())];
     let said = format!("the key {KEY} with canary-header-93 is wrong");
-    let events = dialogue.answer(&Said::text(&["half"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["half"]));
     let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
     for key in [Key::Value(KEY.into()), Key::File(file), Key::Command(command)] {
         stage.host.key = Some(key);

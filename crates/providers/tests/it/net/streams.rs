@@ -5,7 +5,7 @@ use std::time::Duration;
 use selvedge_model::answer::{End, Usage};
 use selvedge_model::message::Block;
 use selvedge_model::{Cancel, Draft, ModelError};
-use selvedge_providers::fake::{Dialogue, Reply, Said};
+use selvedge_providers::fake::{Dialogue, FakeAnswer, Reply};
 use serde_json::{Value, json};
 
 use super::{Stage, ask_drafting, drafted, text};
@@ -21,7 +21,7 @@ fn cut(error: Result<selvedge_model::Answer, ModelError>) -> (String, Vec<Block>
 
 pub(crate) fn an_answer_is_the_same_however_its_stream_is_cut_into_pieces(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let stream = dialogue.answer(&Said::text(&["Grüße ", "🙂 «ok»"])).concat();
+    let stream = dialogue.answer(&FakeAnswer::text(&["Grüße ", "🙂 «ok»"])).concat();
     let crlf = stream.replace('\n', "\r\n");
     for (stream, size) in [(&stream, 1), (&stream, 3), (&stream, 7), (&stream, 1 << 20), (&crlf, 1), (&crlf, 5)] {
         stage.server.push(Reply::stream().pieces(stream.as_bytes().chunks(size)).end());
@@ -37,7 +37,7 @@ pub(crate) fn an_answer_is_the_same_however_its_stream_is_cut_into_pieces(dialog
 pub(crate) fn pings_comments_and_unknown_events_are_ignored(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
     let mut stream = String::new();
-    for event in dialogue.answer(&Said::text(&["a", "b"])) {
+    for event in dialogue.answer(&FakeAnswer::text(&["a", "b"])) {
         stream.push_str(&dialogue.noise().concat());
         stream.push_str(&event);
     }
@@ -47,7 +47,7 @@ pub(crate) fn pings_comments_and_unknown_events_are_ignored(dialogue: &dyn Dialo
 
 pub(crate) fn two_tool_calls_arrive_whole_and_are_drafted(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let said = Said::text(&["Let me see."]).call("call_a", "read_file", &["{\"path\":", " \"a.txt\"}"]).call(
+    let said = FakeAnswer::text(&["Let me see."]).call("call_a", "read_file", &["{\"path\":", " \"a.txt\"}"]).call(
         "call_b",
         "read_file",
         &["{\"path\": \"ä\"", ", \"lines\": 3}"],
@@ -82,7 +82,7 @@ fn call(block: &Block) -> Option<(&str, &str, &Value)> {
 pub(crate) fn arguments_that_are_not_json_are_kept_as_text(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
     for raw in ["{\"path\": ", "[1]", "nonsense"] {
-        let said = Said::text(&[]).call("call_a", "read_file", &[raw]);
+        let said = FakeAnswer::text(&[]).call("call_a", "read_file", &[raw]);
         stage.server.push(Reply::events(dialogue.answer(&said)));
         let answer = stage.ask().unwrap();
         let calls: Vec<_> = answer.content.iter().filter_map(call).collect();
@@ -92,14 +92,14 @@ pub(crate) fn arguments_that_are_not_json_are_kept_as_text(dialogue: &dyn Dialog
 
 pub(crate) fn a_call_without_arguments_has_an_empty_object(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    stage.server.push(Reply::events(dialogue.answer(&Said::text(&[]).call("call_a", "now", &[]))));
+    stage.server.push(Reply::events(dialogue.answer(&FakeAnswer::text(&[]).call("call_a", "now", &[]))));
     let answer = stage.ask().unwrap();
     assert_eq!(answer.content.iter().filter_map(call).collect::<Vec<_>>(), [("call_a", "now", &json!({}))]);
 }
 
 pub(crate) fn a_cut_in_a_tool_call_keeps_what_was_received(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let said = Said::text(&["Let me see."]).call("call_a", "read_file", &["{\"path\":", " \"a.txt\"}"]);
+    let said = FakeAnswer::text(&["Let me see."]).call("call_a", "read_file", &["{\"path\":", " \"a.txt\"}"]);
     let events = dialogue.answer(&said);
     let within = events.iter().position(|event| event.contains("a.txt")).unwrap();
     for reply in [
@@ -119,7 +119,7 @@ pub(crate) fn a_cut_in_a_tool_call_keeps_what_was_received(dialogue: &dyn Dialog
 
 pub(crate) fn a_stream_without_its_end_event_is_cut_at_every_place(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let events = dialogue.answer(&Said::text(&["one ", "two"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["one ", "two"]));
     let needed = events.len() - dialogue.optional_events();
     for length in 0..needed {
         stage.server.push(Reply::events(&events[..length]));
@@ -139,7 +139,7 @@ pub(crate) fn a_stream_without_its_end_event_is_cut_at_every_place(dialogue: &dy
 
 pub(crate) fn the_answer_is_complete_at_its_end_event(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let events = dialogue.answer(&Said::text(&["done"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["done"]));
     // The body has no end, or a bad one: the answer has one.
     for reply in [
         Reply::stream().pieces(&events).cut(),
@@ -154,7 +154,7 @@ pub(crate) fn the_answer_is_complete_at_its_end_event(dialogue: &dyn Dialogue) {
 
 pub(crate) fn garbage_is_cut_and_never_an_answer(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let events = dialogue.answer(&Said::text(&["half"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["half"]));
     let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
     let garbage: [&[u8]; 6] = [
         b"data: {\"type\": \n\n",
@@ -190,7 +190,7 @@ pub(crate) fn an_error_event_after_the_head_is_an_overload(dialogue: &dyn Dialog
 
 pub(crate) fn an_error_event_within_an_answer_cuts_it(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let events = dialogue.answer(&Said::text(&["half"]));
+    let events = dialogue.answer(&FakeAnswer::text(&["half"]));
     let half = events.iter().position(|event| event.contains("half")).unwrap() + 1;
     stage.server.push(Reply::stream().pieces(&events[..half]).piece(dialogue.overloaded_event()).end());
     let (why, partial, _) = cut(stage.ask());
@@ -200,7 +200,7 @@ pub(crate) fn an_error_event_within_an_answer_cuts_it(dialogue: &dyn Dialogue) {
 
 pub(crate) fn usage_with_the_cache_is_counted(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let mut said = Said::text(&["cached"]);
+    let mut said = FakeAnswer::text(&["cached"]);
     said.usage = Usage { input_tokens: 1000, output_tokens: 7, cache_read_tokens: 600, ..Usage::default() };
     stage.server.push(Reply::events(dialogue.answer(&said)));
     assert_eq!(stage.ask().unwrap().usage, Some(said.usage));
@@ -208,7 +208,7 @@ pub(crate) fn usage_with_the_cache_is_counted(dialogue: &dyn Dialogue) {
 
 pub(crate) fn an_answer_at_its_length_limit_says_so(dialogue: &dyn Dialogue) {
     let stage = Stage::new(dialogue);
-    let mut said = Said::text(&["and so"]);
+    let mut said = FakeAnswer::text(&["and so"]);
     said.end = End::Length;
     stage.server.push(Reply::events(dialogue.answer(&said)));
     assert_eq!(stage.ask().unwrap().end, End::Length);

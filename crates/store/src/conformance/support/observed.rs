@@ -56,7 +56,7 @@ struct ObservedThread {
     head: Head,
     log: String,
     runs: Vec<Run>,
-    requests: Vec<crate::contract::Waiting>,
+    requests: Vec<crate::contract::QueuedRequest>,
 }
 
 /// Observes everything of `threads`.

@@ -66,7 +66,7 @@ pub(super) fn broken_chain(user: &User) -> Vec<Finding> {
             let short = key.get(..16).unwrap_or(&key);
             let what = format!("no recorded rotation names the successor of your earlier key {short}");
             let why = "a file of `keys/chain` is missing: threads that the key signed can be read, but not continued";
-            let found = Finding::new(Severity::Warning, "chain_broken", "the chain of your keys", what, why);
+            let found = Finding::new(Severity::Warning, "key_chain_broken", "the chain of your keys", what, why);
             found.help(format!("restore the files of `{}` from a copy", user.keys().chain().display()))
         })
         .collect()

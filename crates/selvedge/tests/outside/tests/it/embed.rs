@@ -137,6 +137,24 @@ fn threads_continue_in_the_next_process() {
 }
 
 #[test]
+fn a_message_under_a_key_runs_once_also_in_the_next_process() {
+    let folder = folder();
+    let turns = json!([{"say": "First."}, {"say": "Second."}, {"say": "Third."}]);
+    let first = scripted(&folder, &turns).open().unwrap();
+    let thread = first.run("Begin.").join().unwrap().thread_id;
+    let sent = first.send_as(&thread, "monday", "Go on.").join().unwrap();
+    assert_eq!(sent.result.as_deref(), Some("Second."));
+    drop(first);
+    let second = scripted(&folder, &turns).open().unwrap();
+    second.submit_as(&thread, "monday", "Go on.").join().unwrap();
+    let again = second.send_as(&thread, "monday", "Go on.").join().unwrap();
+    assert_eq!((again.run_id, again.result), (sent.run_id, sent.result));
+    assert_eq!(second.messages(&thread).join().unwrap().len(), 4);
+    assert_eq!(second.send_as(&thread, "monday", "Stop.").join().unwrap_err().code(), "idempotency_key_reused");
+    assert!(second.answer_abandoned().join().unwrap().is_empty());
+}
+
+#[test]
 fn after_shutting_down_nothing_is_started() {
     let folder = folder();
     let selvedge = Selvedge::open(folder.path()).unwrap();

@@ -20,7 +20,7 @@ fn every_call_fails_with_a_code_a_kind_and_a_hint() {
     assert_eq!(shown["retryable"], false);
 
     let unknown = selvedge.run(Job::say("hello").model("nothing")).join().unwrap_err();
-    assert_eq!(unknown.code(), "model_unknown");
+    assert_eq!(unknown.code(), "model_not_found");
     let absent = selvedge.run(Job::directive("nothing/here")).join().unwrap_err();
     assert_eq!((absent.code(), absent.kind()), ("item_not_found", Kind::Absent));
     assert_eq!(selvedge.run(Job::directive("../x")).join().unwrap_err().code(), "usage");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use selvedge::{
     Archive, Ask, Builder, CallContext, CallId, Cancel, Choice, Cost, Cursor, Decided, Digest, DirectiveId, Engine,
     Error, Event, Filter, Follow, Input, Job, Kind, Limit, Limits, Line, Message, Money, Outcome, Outcomes, Output,
-    Page, Pending, Proof, Reconciled, Recorded, Result, Resumed, Risk, Role, RunEvent, RunId, Selvedge, Standing,
-    Status, Stop, Stopped, Store, Submitted, Subscription, Summary, Suspended, ThreadId, Timestamp, Tool, Value,
+    Page, Pending, Proof, Reconciled, Recorded, Result, Resumed, Risk, Role, RunEvent, RunId, Selvedge, Status, Stop,
+    Stopped, Store, Submitted, Subscription, Summary, Suspended, ThreadId, ThreadState, Timestamp, Tool, Value,
     Watched,
 };
 
@@ -27,7 +27,10 @@ fn every_call(selvedge: &Selvedge, thread: &ThreadId, call: &CallId, job: Job, i
     let start: Pending<ThreadId> = selvedge.start(job.clone());
     let create: Pending<ThreadId> = selvedge.create(job);
     let send: Pending<Outcome> = selvedge.send(thread, input.clone());
+    let send_as: Pending<Outcome> = selvedge.send_as(thread, "key", input.clone());
     let submit: Pending<()> = selvedge.submit(thread, input.clone());
+    let submit_as: Pending<()> = selvedge.submit_as(thread, "key", input.clone());
+    let answered: Pending<Vec<ThreadId>> = selvedge.answer_abandoned();
     let resume: Pending<Outcome> = selvedge.resume(thread, input.clone());
     let wait: Pending<Outcome> = selvedge.wait(thread);
     let wait_all: Pending<Outcomes> = selvedge.wait_all(&[], Duration::MAX);
@@ -46,18 +49,18 @@ fn every_call(selvedge: &Selvedge, thread: &ThreadId, call: &CallId, job: Job, i
         selvedge.engine().submit_resume(thread, input, engine_work(), &Cancel::new());
     _ = (opened, again, recovered, notices, idle, engine, store, run, start, create, send, submit, resume, wait);
     _ = (wait_all, cancel, kill, decide, status, messages, threads, find, subscription, follow, verify, export);
-    _ = submitted;
+    _ = (submitted, send_as, submit_as, answered);
     Ok(())
 }
 
-fn engine_work() -> selvedge::Assignment {
+fn engine_work() -> selvedge::RunConfig {
     unreachable!("nothing here is called")
 }
 
 /// What the types give has names too.
 #[expect(dead_code, reason = "it only has to compile")]
 fn every_part(outcome: Outcome, stopped: Stopped, decided: Decided, proof: Proof, error: Error, context: CallContext) {
-    let standing: Standing = outcome.status;
+    let standing: ThreadState = outcome.status;
     let cost: Cost = outcome.cost;
     let suspended: Option<Suspended> = outcome.suspended;
     let asks: Vec<Ask> = outcome.asks;
@@ -87,7 +90,7 @@ fn every_part(outcome: Outcome, stopped: Stopped, decided: Decided, proof: Proof
 #[test]
 fn every_crate_below_is_reached_through_the_facade() {
     type Below = (
-        selvedge::engine::Assignment,
+        selvedge::engine::RunConfig,
         selvedge::items::Config,
         selvedge::log::Signer,
         selvedge::model::Manifest,

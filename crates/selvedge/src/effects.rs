@@ -1,0 +1,77 @@
+//! What is done after an answer was delivered: usage, titles, embeddings.
+//!
+//! Each effect is independent of the others, has its lock and its position in the feed, and delays no answer. It stops when it is cancelled;
+//! what is left is done by the next process that has the store open. A failure is kept with the effect's state, where `selvedge doctor` finds
+//! it, until an attempt succeeds.
+
+mod embeddings;
+mod titles;
+
+use std::sync::Arc;
+
+use selvedge_engine::Engine;
+use selvedge_model::{Cancel, Classify};
+use selvedge_store::Backend;
+use selvedge_store::effects::{Effect, EffectFailure, EffectState};
+
+use crate::project::Project;
+
+pub use embeddings::embed;
+
+/// The most characters of a failure that are kept.
+const WHY_CHARS_MAX: usize = 500;
+
+/// Does what is due after runs.
+#[derive(Clone)]
+pub struct EffectRunner {
+    store: Arc<dyn Backend>,
+    engine: Engine,
+    project: Arc<Project>,
+}
+
+/// Why an effect failed, as a sentence.
+pub(crate) struct Failed(String);
+
+impl<E: Classify> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl EffectRunner {
+    /// The effects of a project's threads.
+    pub fn new(store: Arc<dyn Backend>, engine: Engine, project: Arc<Project>) -> Self {
+        Self { store, engine, project }
+    }
+
+    /// Does what is due, until it is cancelled. It blocks, and must not be called inside a tokio runtime.
+    pub fn run(&self, cancel: &Cancel) {
+        Effect::ALL.into_iter().for_each(|effect| self.run_one(effect, cancel));
+    }
+
+    /// Does what is due of one effect.
+    pub fn run_one(&self, effect: Effect, cancel: &Cancel) {
+        let failed = match effect {
+            Effect::Usage => self.store.record_usage(cancel).map(|_| ()).map_err(Failed::from),
+            Effect::Titles => self.titles(cancel),
+            Effect::Embeddings => self.embeddings(cancel),
+        };
+        self.note(effect, failed.err(), cancel);
+    }
+
+    /// Keeps a failure, or forgets the last one.
+    fn note(&self, effect: Effect, failed: Option<Failed>, cancel: &Cancel) {
+        if cancel.said().is_some() && failed.is_none() {
+            return;
+        }
+        // A state that can't be read or written is a problem of the store, which has its own findings.
+        let Ok(state) = self.store.effect_state(effect) else { return };
+        let failure = failed.map(|Failed(why)| {
+            let why = self.engine.redacted(&why.chars().take(WHY_CHARS_MAX).collect::<String>());
+            EffectFailure { at: self.engine.now(), why }
+        });
+        if failure.is_some() || state.failure.is_some() {
+            _ = self.store.set_effect_state(effect, &EffectState { failure, ..state });
+        }
+    }
+}
