@@ -58,10 +58,16 @@ impl Steps {
     }
 }
 
-/// Cargo, in the workspace's folder; the same cargo that runs us.
+/// Cargo, in the workspace's folder; the same cargo that runs us, without what it told us about our own package: a build script of a
+/// dependency (`ring`) watches these variables, and would be run again, with all that depends on it, after each plain `cargo build`.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
