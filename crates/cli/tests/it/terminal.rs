@@ -60,9 +60,11 @@ impl Terminal {
         Self::line(sandbox, &format!("env PAGER=cat {} {arguments}", env!("CARGO_BIN_EXE_selvedge")))
     }
 
+    /// A command line, in place of the shell that reads it: a shell that stays would get a Ctrl-C too, and some end with its status.
     fn line(sandbox: &Sandbox, line: &str) -> Self {
         let mut command = sandbox.program("script");
-        command.args(["--quiet", "--flush", "--return", "--command", line, "/dev/null"]).env("NO_COLOR", "1");
+        command.args(["--quiet", "--flush", "--return", "--command", &format!("exec {line}"), "/dev/null"]);
+        command.env("NO_COLOR", "1").env("SHELL", "/bin/sh");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let (tell, shown) = channel();
