@@ -214,11 +214,13 @@ impl Outcome {
 
 /// The last text of the model in a run.
 fn last_words<M: Borrow<Message>>(messages: &[M], run: &RunId) -> Option<String> {
-    let mut said = messages.iter().rev().map(Borrow::borrow);
-    let is_last = |message: &&Message| {
-        message.run_id.as_ref() == Some(run) && message.role == Role::Assistant && !message.plain_text().is_empty()
-    };
-    said.find(is_last).map(Message::plain_text)
+    last_text(messages.iter().map(Borrow::borrow).filter(|message| message.run_id.as_ref() == Some(run)))
+}
+
+/// The last text of the model in messages.
+pub(crate) fn last_text<'a>(messages: impl DoubleEndedIterator<Item = &'a Message>) -> Option<String> {
+    let mut answers = messages.rev().filter(|message| message.role == Role::Assistant).map(Message::plain_text);
+    answers.find(|text| !text.is_empty())
 }
 
 impl HeldThread {

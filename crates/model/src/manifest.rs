@@ -82,6 +82,9 @@ pub struct Manifest {
     /// Its outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Value>,
+    /// The answer that completed its last run, shortened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
     /// The active run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
@@ -175,6 +178,7 @@ impl Manifest {
             cost: Cost::default(),
             run_cost: Cost::default(),
             outputs: None,
+            result: None,
             run_id: None,
             run_held: false,
             suspended: None,
@@ -253,6 +257,7 @@ impl Manifest {
         self.run_id = Some(run.run_id.clone());
         self.run_held = run.meta.held;
         self.run_cost = Cost::default();
+        self.result = None;
         self.suspended = None;
         self.completed_at = None;
         Ok(())
@@ -274,6 +279,7 @@ impl Manifest {
         // The run's total includes what its turns have reported.
         self.cost.remove(&std::mem::take(&mut self.run_cost));
         self.cost.add(&run.meta.total_cost());
+        self.result.clone_from(&run.meta.result);
         self.run_id = None;
         self.run_held = false;
         Ok(())

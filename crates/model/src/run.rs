@@ -76,6 +76,9 @@ pub struct RunMeta {
     /// The failure, if it ended in an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// The answer that completed it, shortened; the whole one is in the last message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
     /// The request that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_mailbox_entry_id: Option<String>,
@@ -111,6 +114,7 @@ impl RunMeta {
             termination_code: None,
             termination_detail: None,
             failure: None,
+            result: None,
             source_mailbox_entry_id: None,
             input_tokens: 0,
             output_tokens: 0,

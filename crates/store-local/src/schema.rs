@@ -40,7 +40,7 @@ CREATE TABLE threads (
     continuation_thread_id TEXT GENERATED ALWAYS AS (manifest->>'$.continuation_thread_id') VIRTUAL,
     continuation_of        TEXT GENERATED ALWAYS AS (manifest->>'$.continuation_of') VIRTUAL,
     chain_root_id          TEXT GENERATED ALWAYS AS (manifest->>'$.chain_root_id') VIRTUAL,
-    result                 TEXT GENERATED ALWAYS AS (manifest->'$.outputs') VIRTUAL,
+    result                 TEXT GENERATED ALWAYS AS (COALESCE(manifest->'$.outputs', manifest->'$.result')) VIRTUAL,
     cost                   TEXT GENERATED ALWAYS AS (manifest->'$.cost') VIRTUAL,
     created_at             TEXT GENERATED ALWAYS AS (manifest->>'$.created_at') VIRTUAL,
     completed_at           TEXT GENERATED ALWAYS AS (manifest->>'$.completed_at') VIRTUAL,

@@ -33,7 +33,7 @@ pub(crate) enum Trusted {
 use Trusted::{Checked, Hint, Sealed};
 
 /// Every table, and how its columns are protected. Generated columns follow from others by a schema whose text is compared when the
-/// database is opened ([`crate::shape`]), and are left out.
+/// database is opened ([`crate::schema_check`]), and are left out.
 #[cfg(test)]
 pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 17] = [
     (
@@ -301,6 +301,21 @@ mod tests {
             };
             let row = format!("| `{table}` | {} | {} | {} |", named(Sealed), named(Checked), named(Hint));
             assert!(page.contains(&row), "SECURITY.md lacks: {row}");
+        }
+    }
+
+    /// `FORMAT.md` had the number of the format before.
+    #[test]
+    fn format_md_names_the_format_that_is_written() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../FORMAT.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let format = crate::schema::FORMAT;
+        for expected in [
+            format!("\"kind\":\"selvedge-local\",\"format\":{format},"),
+            format!("user_version {format})"),
+            format!("\n| store {format} |"),
+        ] {
+            assert!(page.contains(&expected), "FORMAT.md lacks: {expected}");
         }
     }
 

@@ -194,3 +194,17 @@ fn a_thread_that_runs_or_is_held_is_not_deleted() {
     );
     sandbox.run(&["thread", "delete", &thread, "--yes", "--json"]).error(4, "thread_running");
 }
+
+/// The column `result` was filled for threads that return outputs alone.
+#[test]
+fn the_registry_has_the_result_of_a_thread_that_ends_in_text() {
+    let sandbox = Sandbox::new();
+    crate::running::put(&sandbox, ".ai/directives/say.md", "---\nname: say\nmodel: scripted:script.yaml\n---\nGo.\n");
+    crate::running::put(&sandbox, "script.yaml", "turns:\n  - { say: All is well. }\n");
+    assert_eq!(sandbox.run(&["run", "say"]).code, Some(0));
+    let registry = rusqlite::Connection::open(sandbox.threads().join("registry.db")).unwrap();
+    let result: String = registry.query_row("SELECT result FROM threads", [], |row| row.get(0)).unwrap();
+    assert_eq!(result, "\"All is well.\"");
+    let shown = sandbox.run(&["thread", "show", "@", "--json"]).json();
+    assert_eq!(sandbox.run(&["verify", "@"]).code, Some(0), "{shown}");
+}

@@ -13,8 +13,13 @@ use crate::decide::money::Shortage;
 use crate::decide::{Commit, Live, Rules, Step, With, asking, calls, context, results};
 use crate::fold::Fold;
 use crate::held::Delta;
+use crate::outcome;
 use crate::run_config::RunConfig;
 use crate::stop_policy::{self, PolicyMet};
+use crate::thread_state::shortened;
+
+/// The most characters of the last answer that the record of a run repeats; the whole answer is in its message.
+const RECORDED_RESULT_CHARS_MAX: usize = 500;
 
 /// Why a run ends.
 #[derive(Clone, Debug)]
@@ -130,11 +135,19 @@ pub(crate) fn over(reached: Reached) -> Suspended {
 pub(super) fn end(fold: &Fold, live: &Live, rules: &Rules, why: EndReason) -> Step {
     let mut delta = unrecorded(fold, live, rules);
     let is_stopped = matches!(why, EndReason::Stopped(_));
-    let meta = record(&mut delta, fold, live, rules, why);
+    let ends_in_text = matches!(why, EndReason::Completed);
+    let mut meta = record(&mut delta, fold, live, rules, why);
     if meta.thread_status() == Status::Completed {
         keep_session(&mut delta, fold, rules);
+        meta.result = ends_in_text.then(|| answer(fold, live)).flatten();
     }
     finish(live, delta, meta, With::End { is_stopped })
+}
+
+/// The beginning of the last answer: of this run, or of one that was lost between its answer and its end.
+fn answer(fold: &Fold, live: &Live) -> Option<String> {
+    let recorded = || outcome::last_text(fold.conversation.messages().iter().map(|message| &**message));
+    live.text.clone().or_else(recorded).map(|text| shortened(text, RECORDED_RESULT_CHARS_MAX))
 }
 
 /// Keeps the provider's session in the manifest. A run that failed changes nothing there: what the next run is offered is in the usage of
