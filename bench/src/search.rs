@@ -160,7 +160,8 @@ fn commit(store: &LocalStore, parts: impl Iterator<Item = Outcome<Part>>) -> Out
 
 /// How many milliseconds searches take as a whole, and in the index.
 fn searches(store: &LocalStore, rounds: usize) -> Outcome<(Vec<f64>, Vec<f64>)> {
-    let (mut whole, mut index) = (Vec::new(), Vec::new());
+    let mut whole = Vec::new();
+    let mut index = Vec::new();
     for round in 0..=rounds {
         for text in QUERIES {
             let query = Query::parse(text, &|_| None)?;
@@ -255,7 +256,9 @@ fn effects(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
         prepare: None,
     });
     let (_, work) = agent::scripted(TURNS)?;
-    let (mut of_turn, mut of_effect, mut took) = (Vec::new(), Vec::new(), Vec::new());
+    let mut of_turn = Vec::new();
+    let mut of_effect = Vec::new();
+    let mut took = Vec::new();
     for _ in 0..plan.rounds * 5 {
         let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
         let before = processor();

@@ -74,7 +74,8 @@ fn add_chunks(report: &mut Report, found: &Value) {
         report.figure(&format!("stream_{name}_ratio"), &what, Unit::Times, &Spread::of(&ratios), Goal::None);
         report.figure(&format!("stream_{name}_us"), "  a chunk", Unit::Cpu, &Spread::of(&cost), Goal::None);
     }
-    let (run, provider) = (all("run"), all(FORMATS[0].0));
+    let run = all("run");
+    let provider = all(FORMATS[0].0);
     let ratios: Vec<f64> = run.iter().zip(&provider).map(|(run, provider)| run / provider).collect();
     let what = "a streamed chunk of a run ÷ of its provider alone, processor time";
     report.figure("stream_run_ratio", what, Unit::Times, &Spread::of(&ratios), Goal::None);
@@ -239,7 +240,8 @@ pub(crate) fn crowd(folder: &Path, url: &str, stream: Stream) -> Outcome<Value> 
     let threads = (0..runs).map(|_| create()).collect::<Outcome<Vec<ThreadId>>>()?;
     let model = Arc::new(OpenStreams::of(remote(url, FORMATS[0].1, stream)));
     let work = Arc::new(RunConfig::new(agent, model.clone(), stream.to_string()));
-    let (began, used) = (Instant::now(), cpu());
+    let began = Instant::now();
+    let used = cpu();
     let submit = |threads: &[ThreadId]| {
         let submit = |thread| Ok(engine.submit(thread, Input::text("Go."), work.clone(), &Cancel::new())?);
         threads.iter().map(submit).collect::<Outcome<Vec<_>>>()
@@ -258,7 +260,8 @@ pub(crate) fn crowd(folder: &Path, url: &str, stream: Stream) -> Outcome<Value> 
             return Err(format!("a run of the bench did not complete: {:?}", outcome.why).into());
         }
     }
-    let (elapsed, used) = (began.elapsed(), cpu().saturating_sub(used));
+    let elapsed = began.elapsed();
+    let used = cpu().saturating_sub(used);
     Ok(json!({
         "open": model.most(),
         "elapsed_ms": elapsed.as_secs_f64() * 1e3,

@@ -74,7 +74,8 @@ fn against(steps: &mut Steps, commit: &str, arguments: &[String]) -> Result<(), 
             before.iter().zip(&now).map(|(before, now)| if is_more_better { now / before } else { before / now });
         let ratios = sorted(ratios.collect());
         let middle = |figures: Vec<f64>| sorted(figures)[ROUNDS / 2];
-        let (least, most) = (ratios[0], ratios[ROUNDS - 1]);
+        let least = ratios[0];
+        let most = ratios[ROUNDS - 1];
         let ratio = ratios[ROUNDS / 2];
         println!("{what:38} {:>12.1} {:>12.1} {ratio:>6.2}×  {least:>6.2} … {most:<6.2}", middle(before), middle(now));
     }

@@ -81,7 +81,8 @@ impl Drop for Host {
 /// Serves until standard input ends.
 pub(crate) fn serve() -> Outcome<()> {
     let server = Server::start()?;
-    let (begun, gate) = (AtomicUsize::new(0), watch::Sender::new(false));
+    let begun = AtomicUsize::new(0);
+    let gate = watch::Sender::new(false);
     server.handle(move |request| {
         let Ok(stream) = request.json()["model"].as_str().unwrap_or_default().parse::<Stream>() else {
             return Reply::whole(400, &[], "the model is no stream");

@@ -2,7 +2,7 @@
 
 use selvedge::items::knowledge::{Condition, KnowledgeEntry};
 use selvedge::items::library::Entry;
-use selvedge::items::{Layer, Source, Verdict};
+use selvedge::items::{Layer, SignatureVerdict, Source};
 use selvedge_log::Trust;
 use serde_json::Value;
 
@@ -39,12 +39,14 @@ pub(crate) fn knowledge_line(entry: &KnowledgeEntry) -> String {
 /// The state of an item's signature.
 pub(crate) fn signature(source: &Source, trust: &Trust) -> String {
     match &source.verdict {
-        Verdict::BuiltIn => "built in".to_owned(),
-        Verdict::Trusted { signer } => format!("signed by key {}", key(signer, trust)),
-        Verdict::Unsigned { older: false } => "not signed".to_owned(),
-        Verdict::Unsigned { older: true } => "signed in Rye's format only, which does not cover all of it".to_owned(),
-        Verdict::Untrusted { signer } => format!("signed by key {}, which is not trusted", clean(signer)),
-        Verdict::Broken { why } => format!("invalid signature: {}", clean(why)),
+        SignatureVerdict::BuiltIn => "built in".to_owned(),
+        SignatureVerdict::Trusted { signer } => format!("signed by key {}", key(signer, trust)),
+        SignatureVerdict::Unsigned { older: false } => "not signed".to_owned(),
+        SignatureVerdict::Unsigned { older: true } => {
+            "signed in Rye's format only, which does not cover all of it".to_owned()
+        }
+        SignatureVerdict::Untrusted { signer } => format!("signed by key {}, which is not trusted", clean(signer)),
+        SignatureVerdict::Broken { why } => format!("invalid signature: {}", clean(why)),
     }
 }
 

@@ -125,7 +125,9 @@ mod tests {
 
     #[test]
     fn the_largest_texts_go_to_blobs_until_the_rest_fits() {
-        let (small, large, larger) = ("s".repeat(1 << 19), "l".repeat(3 << 20), "ä".repeat(3 << 20));
+        let small = "s".repeat(1 << 19);
+        let large = "l".repeat(3 << 20);
+        let larger = "ä".repeat(3 << 20);
         let (content, stored) = run(vec![Block::text(&*large), Block::text(&*larger), Block::text(&*small)]);
         assert!(stored == [&*larger], "the rest fits then");
         assert!(total(&content) <= ANSWER_BYTES_MAX);

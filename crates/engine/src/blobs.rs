@@ -106,7 +106,8 @@ mod tests {
     fn parts_of_a_text_join_to_the_whole_and_cut_no_character() {
         let text = "aé漢字z".repeat(50);
         for bytes_max in [1, 2, 3, 7, 64, 10_000] {
-            let (mut joined, mut next) = (String::new(), Some(0));
+            let mut joined = String::new();
+            let mut next = Some(0);
             while let Some(offset) = next {
                 let part = part_of(text.as_bytes(), offset, bytes_max).unwrap();
                 assert!(part.text.len() <= bytes_max.max(3) && part.bytes == text.len() as u64);

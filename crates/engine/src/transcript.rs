@@ -51,7 +51,8 @@ pub fn read_transcript(
         }
     })?;
     let content: String = kept.lines.into_iter().collect();
-    let (truncated, not_searched) = (kept.truncated, texts.left_out());
+    let truncated = kept.truncated;
+    let not_searched = texts.left_out();
     Ok(Transcript { success: true, thread_id: thread.clone(), content, truncated, not_searched })
 }
 

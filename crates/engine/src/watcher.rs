@@ -158,7 +158,8 @@ impl Watcher {
         let signal = Arc::<Signal>::default();
         let mut state = self.shared.lock();
         let number = state.next_number();
-        let (taken, cancel) = (taken.to_vec(), cancel.clone());
+        let taken = taken.to_vec();
+        let cancel = cancel.clone();
         state.runs.insert(thread.clone(), WatchedRun { number, taken, cancel, signal: signal.clone() });
         drop(state);
         let guard = WatchGuard { shared: self.shared.clone(), thread: thread.clone(), number, _beating: beating };

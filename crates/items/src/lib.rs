@@ -38,4 +38,4 @@ pub use input::{Input, InputError, Output};
 pub use interpolate::{Environment, Scope};
 pub use knowledge::Knowledge;
 pub use library::{Layer, Library, Resolved, Source};
-pub use signature::{Policy, Verdict};
+pub use signature::{Policy, SignatureVerdict};

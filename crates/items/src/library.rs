@@ -30,7 +30,7 @@ use crate::directive::{self, Directive};
 use crate::error::{Flaw, ItemError};
 use crate::nearest::nearest;
 use crate::read::{self, ListedFile, list_below, read_below};
-use crate::signature::{Policy, Verdict, judge};
+use crate::signature::{Policy, SignatureVerdict, judge};
 use crate::{tool, yaml};
 
 /// The most directives that extend each other.
@@ -110,7 +110,7 @@ pub struct Source {
     pub place: String,
     /// The verdict on its signature.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: SignatureVerdict,
     /// SHA-256 of its bytes.
     pub hash: Digest,
 }
@@ -298,7 +298,7 @@ impl Library {
                 layer: Layer::BuiltIn,
                 file: format!("{id} (built in)"),
                 place: (*id).to_owned(),
-                verdict: Verdict::BuiltIn,
+                verdict: SignatureVerdict::BuiltIn,
                 hash: sha256(text.as_bytes()),
             },
         }))

@@ -13,7 +13,7 @@ use serde::Serialize;
 /// The verdict on an item's signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum SignatureVerdict {
     /// It is built in.
     BuiltIn,
     /// It is signed by a trusted key, for this kind and path.
@@ -38,7 +38,7 @@ pub enum Verdict {
     },
 }
 
-/// Which items may run. A [`Verdict::Broken`] one never may.
+/// Which items may run. A [`SignatureVerdict::Broken`] one never may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
@@ -53,18 +53,18 @@ pub enum Policy {
 
 impl Policy {
     /// Whether it may run, or the reason why not.
-    pub fn permits(self, verdict: &Verdict) -> Result<(), String> {
+    pub fn permits(self, verdict: &SignatureVerdict) -> Result<(), String> {
         match (verdict, self) {
-            (Verdict::BuiltIn | Verdict::Trusted { .. }, _) => Ok(()),
-            (Verdict::Broken { why }, _) => Err(why.clone()),
-            (_, Self::AllowUntrusted) | (Verdict::Unsigned { .. }, Self::AllowUnsigned) => Ok(()),
-            (Verdict::Unsigned { older: false }, _) => {
+            (SignatureVerdict::BuiltIn | SignatureVerdict::Trusted { .. }, _) => Ok(()),
+            (SignatureVerdict::Broken { why }, _) => Err(why.clone()),
+            (_, Self::AllowUntrusted) | (SignatureVerdict::Unsigned { .. }, Self::AllowUnsigned) => Ok(()),
+            (SignatureVerdict::Unsigned { older: false }, _) => {
                 Err("it is not signed, and only signed items may run".to_owned())
             }
-            (Verdict::Unsigned { older: true }, _) => {
+            (SignatureVerdict::Unsigned { older: true }, _) => {
                 Err("it is signed in the older form only, which does not cover all of it".to_owned())
             }
-            (Verdict::Untrusted { signer }, _) => {
+            (SignatureVerdict::Untrusted { signer }, _) => {
                 Err(format!("it is signed by the key {signer}, which is not trusted"))
             }
         }
@@ -72,21 +72,23 @@ impl Policy {
 }
 
 /// The verdict on the signature of these bytes, for this kind and path.
-pub fn judge(kind: DocumentKind, place: &str, comment: Comment, bytes: &[u8], trust: &Trust) -> Verdict {
+pub fn judge(kind: DocumentKind, place: &str, comment: Comment, bytes: &[u8], trust: &Trust) -> SignatureVerdict {
     match document::verify_text(kind, place, comment, bytes, trust) {
-        Ok(verified) => Verdict::Trusted { signer: verified.signer },
-        Err(DocumentError::UntrustedKey { fingerprint }) => Verdict::Untrusted { signer: fingerprint.to_string() },
+        Ok(verified) => SignatureVerdict::Trusted { signer: verified.signer },
+        Err(DocumentError::UntrustedKey { fingerprint }) => {
+            SignatureVerdict::Untrusted { signer: fingerprint.to_string() }
+        }
         Err(DocumentError::Unsigned) if rye::is_signed(bytes) => judge_older(bytes, trust),
-        Err(DocumentError::Unsigned) => Verdict::Unsigned { older: false },
-        Err(error) => Verdict::Broken { why: error.to_string() },
+        Err(DocumentError::Unsigned) => SignatureVerdict::Unsigned { older: false },
+        Err(error) => SignatureVerdict::Broken { why: error.to_string() },
     }
 }
 
-fn judge_older(bytes: &[u8], trust: &Trust) -> Verdict {
+fn judge_older(bytes: &[u8], trust: &Trust) -> SignatureVerdict {
     let keys: Vec<_> = trust.iter().filter_map(|(fingerprint, _)| trust.key(fingerprint)).collect();
     match rye::verify(bytes, keys) {
-        Ok(_) => Verdict::Unsigned { older: true },
-        Err(RyeError::UntrustedKey { key_id }) => Verdict::Untrusted { signer: key_id },
-        Err(error) => Verdict::Broken { why: error.to_string() },
+        Ok(_) => SignatureVerdict::Unsigned { older: true },
+        Err(RyeError::UntrustedKey { key_id }) => SignatureVerdict::Untrusted { signer: key_id },
+        Err(error) => SignatureVerdict::Broken { why: error.to_string() },
     }
 }

@@ -12,7 +12,7 @@ use selvedge_model::ThreadId;
 use serde_json::Value;
 
 use crate::core::{Core, lock};
-use crate::leads::Leads;
+use crate::leading_events::LeadingEvents;
 use crate::lru::LruMap;
 use crate::rows::Row;
 
@@ -22,7 +22,7 @@ pub(crate) struct CachedThread {
     pub(crate) row: Row,
     pub(crate) tail: Tail,
     /// The events that the next changeset leads with.
-    pub(crate) leads: Leads,
+    pub(crate) leads: LeadingEvents,
     pub(crate) state: Option<Arc<Value>>,
     /// The length of the log when the state was last saved, and the length of the state.
     pub(crate) saved_state: Option<(u64, u64)>,

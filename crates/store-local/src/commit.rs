@@ -24,7 +24,7 @@ use crate::db::Db;
 use crate::feed::FeedEnd;
 use crate::inbox;
 use crate::index::{self, Added, RowUpdate};
-use crate::leads::Leads;
+use crate::leading_events::LeadingEvents;
 use crate::redo;
 use crate::rows::{self, Row};
 use crate::saved_state;
@@ -521,7 +521,7 @@ impl Core {
         let remembered = CachedThread {
             row,
             tail: part.written.tail,
-            leads: Leads::default(),
+            leads: LeadingEvents::default(),
             state,
             saved_state: numbers.saved_state,
             redo: numbers.redo.id(),

@@ -115,7 +115,7 @@ impl Walk<'_> {
             self.family.posted_by_deleted = self.family.posted_by_deleted.max(newest.unwrap_or(0));
             return Ok(Some(tombstone.manifest));
         }
-        if self.core.is_stray(thread)? {
+        if self.core.is_unindexed(thread)? {
             self.family.unindexed.push(thread.clone());
         } else if presence == Presence::Required {
             self.family.missing.push(thread.clone());
@@ -166,7 +166,7 @@ impl Core {
             return Ok(());
         }
         for thread in &family.unindexed {
-            if self.is_stray(thread)? {
+            if self.is_unindexed(thread)? {
                 return Err(unindexed(thread));
             }
         }

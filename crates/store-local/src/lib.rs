@@ -13,7 +13,7 @@
 //! - `inbox`: requests to threads.
 //! - `contracts`, `lease`, `registry`, `blobs`, `delete`, `manifest`, `capabilities`: the other operations of a store.
 //! - `verify`: verifies a log without writing; `row_comparison` compares it with its rows. `unindexed`: logs without rows in the database.
-//! - `leads`: the events that the next changeset of a thread leads with.
+//! - `leading_events`: the events that the next changeset of a thread leads with.
 //! - `index`: writes the rows of a thread. `replay`, `ledger`: a log read into them. `reindex`: all logs.
 //! - `heads`: the head of every log, for a list that is kept elsewhere.
 //! - `search`: the full-text index, `search.db`. `effects`: usage records, embeddings, and how far effects are.
@@ -48,7 +48,7 @@ mod import_log;
 mod inbox;
 mod index;
 mod knowledge;
-mod leads;
+mod leading_events;
 mod lease;
 mod ledger;
 mod lru;

@@ -31,7 +31,7 @@ use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::event::Recovery;
 use selvedge_model::{Batch, Changeset, Event, Expect, Part, Reason, Status, ThreadId};
 use selvedge_store::snapshot::NEWEST;
-use selvedge_store::verify::Verdict;
+use selvedge_store::verify::Verification;
 use selvedge_store::{Acquire, Error, Lease, Result};
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ use crate::disk::OpenMode;
 use crate::feed::{self, FeedEnd};
 use crate::import_log::{Requirement, write_gathered};
 use crate::index;
-use crate::leads;
+use crate::leading_events;
 use crate::manifest;
 use crate::open::LocalStore;
 use crate::redo::Redo;
@@ -195,7 +195,7 @@ impl LocalStore {
     /// What is to be done; an error if it may not be repaired.
     fn plan(&self, thread: &ThreadId, how: Repair) -> Result<Vec<RepairStep>> {
         let core = &self.core;
-        let Verdict { judgement, remembered, head, .. } = self.verify(thread, &mut |_| {})?;
+        let Verification { judgement, remembered, head, .. } = self.verify(thread, &mut |_| {})?;
         let mut plan = Vec::new();
         let refused = |finding| -> Result<Vec<RepairStep>> { Err(Error::Log { thread: thread.clone(), finding }) };
         let elsewhere = if how.accept_loss { self.remembered_elsewhere(thread)? } else { None };
@@ -250,7 +250,8 @@ impl LocalStore {
 
     /// The loss that the next changeset leads with.
     fn recorded_loss(&self, thread: &ThreadId) -> Result<Option<RepairStep>> {
-        let leads = self.core.read(|connection| leads::read(connection, &rows::existing(connection, thread)?))?;
+        let leads =
+            self.core.read(|connection| leading_events::read(connection, &rows::existing(connection, thread)?))?;
         let loss = |event: Event| match event {
             Event::Recovery(found) if found.is_loss() => Some(RepairStep::Loss {
                 from_version: found.from_version?,
@@ -273,7 +274,7 @@ impl LocalStore {
             let path = core.layout.transcript(&other);
             let read = read_log(&*core.disk, &core.layout, &other, &core.trust, None, |entry| {
                 let with = entry.checkpoint().map(|checkpoint| checkpoint.with.as_slice()).unwrap_or_default();
-                for (_, version) in with.iter().filter(|(mate, _)| mate == thread) {
+                for (_, version) in with.iter().filter(|(other, _)| other == thread) {
                     if most.as_ref().is_none_or(|(_, known)| version > known) {
                         most = Some((format!("`{other}`"), *version));
                     }
@@ -398,8 +399,8 @@ impl Core {
             let Some(head) = &tail.head else { return Err(bad_row("the log changed while it was repaired")) };
             let bytes = head.bytes.saturating_sub(row.head.bytes);
             let found = Recovery { found: "database_behind".to_owned(), bytes, ..Recovery::default() };
-            let now = leads::rebind(connection, &row, &rows::existing(connection, thread)?)?;
-            leads::put(connection, &now, &Event::Recovery(found)).map(|_| ())
+            let now = leading_events::rebind(connection, &row, &rows::existing(connection, thread)?)?;
+            leading_events::put(connection, &now, &Event::Recovery(found)).map(|_| ())
         })
     }
 
@@ -409,7 +410,7 @@ impl Core {
         let path = self.layout.transcript(thread);
         let row = self.read(|connection| rows::existing(connection, thread))?;
         if self
-            .read(|connection| leads::read(connection, &row))?
+            .read(|connection| leading_events::read(connection, &row))?
             .events
             .iter()
             .any(|event| matches!(event, Event::Recovery(found) if found.is_loss()))
@@ -449,8 +450,8 @@ impl Core {
                 postings: lost_postings(&row, &rows::existing(connection, thread)?),
                 ..Recovery::default()
             };
-            let now = leads::rebind(connection, &row, &rows::existing(connection, thread)?)?;
-            leads::put(connection, &now, &Event::Recovery(found)).map(|_| ())
+            let now = leading_events::rebind(connection, &row, &rows::existing(connection, thread)?)?;
+            leading_events::put(connection, &now, &Event::Recovery(found)).map(|_| ())
         })
     }
 
@@ -529,7 +530,7 @@ impl Core {
         self.write(Durability::Synced, |connection| {
             let row = held(connection, thread, lease)?;
             rows::execute(connection, "UPDATE threads SET manifest_stale = 1 WHERE id = ?", [row.id])?;
-            leads::put(connection, &row, &Event::Recovery(found)).map(|_| ())
+            leading_events::put(connection, &row, &Event::Recovery(found)).map(|_| ())
         })
     }
 }

@@ -51,7 +51,8 @@ impl SchemaDifferences {
                 Ok(String::from_utf8_lossy(row.get_ref(column).map_err(database)?.as_bytes().unwrap_or(b"?"))
                     .into_owned())
             };
-            let (kind, name) = (text(0)?, text(1)?);
+            let kind = text(0)?;
+            let name = text(1)?;
             match (kind.as_str(), row.get_ref(2).map_err(database)?) {
                 ("counter", ValueRef::Integer(0..=COUNTER_MAX)) => {}
                 ("counter", _) => found.counters.push(format!("the counter of table `{name}`")),
@@ -106,7 +107,8 @@ impl SchemaDifferences {
 /// What a statement creates, in words: `table `name``.
 fn named(statement: &str) -> String {
     let mut words = statement.split(' ').skip(1);
-    let (kind, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let kind = words.next().unwrap_or_default();
+    let name = words.next().unwrap_or_default();
     format!("{} `{name}`", kind.to_lowercase())
 }
 

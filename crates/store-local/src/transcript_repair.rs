@@ -16,7 +16,7 @@ use selvedge_store::{Error, Result};
 
 use crate::core::{CachedThread, Core, Durability, io_error, lock};
 use crate::disk::OpenMode;
-use crate::leads;
+use crate::leading_events;
 use crate::overlay::read_fully;
 use crate::replay::read_log;
 use crate::rows::{self, Row};
@@ -88,7 +88,7 @@ impl Core {
                 if now.head != row.head {
                     return Ok(false);
                 }
-                leads::put(connection, &now, &event)?;
+                leading_events::put(connection, &now, &event)?;
                 Ok(true)
             });
             match written {

@@ -24,8 +24,8 @@ impl LocalStore {
     }
 
     /// Whether a thread has a log but no rows in the database.
-    pub fn is_stray(&self, thread: &ThreadId) -> Result<bool> {
-        self.core.is_stray(thread)
+    pub fn is_unindexed(&self, thread: &ThreadId) -> Result<bool> {
+        self.core.is_unindexed(thread)
     }
 }
 
@@ -36,7 +36,7 @@ impl Core {
         for entry in listed(root)? {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Ok(thread) = ThreadId::from_folder(&name) else { continue };
-            if !is_reserved(&name) && self.is_stray(&thread)? {
+            if !is_reserved(&name) && self.is_unindexed(&thread)? {
                 found.push(thread);
             }
         }
@@ -44,7 +44,7 @@ impl Core {
         Ok(found)
     }
 
-    pub(crate) fn is_stray(&self, thread: &ThreadId) -> Result<bool> {
+    pub(crate) fn is_unindexed(&self, thread: &ThreadId) -> Result<bool> {
         // A link in place of a folder counts: the operation that opens it reports it.
         let is_link = fs::symlink_metadata(self.layout.thread(thread)).is_ok_and(|found| found.is_symlink());
         if !is_link && !is_there(&self.layout.transcript(thread))? {

@@ -12,7 +12,7 @@ use selvedge_log::{Head, Trust};
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::archive::KEY_BYTES_MAX;
 use selvedge_store::folded::Folded;
-use selvedge_store::verify::{Document, Stored, StoredLog, Verdict, Verify};
+use selvedge_store::verify::{Document, Stored, StoredLog, Verification, Verify};
 use selvedge_store::{Error, Result};
 
 use crate::blobs::open_blob;
@@ -28,7 +28,7 @@ use crate::sealed::{Seal, UNSEALED};
 
 impl LocalStore {
     /// Verifies a log; see [`Verify::verify`].
-    pub fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verdict> {
+    pub fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verification> {
         Verify::verify(self, thread, each)
     }
 }
@@ -81,8 +81,8 @@ impl Verify for LocalStore {
         self.core.unindexed()
     }
 
-    fn is_stray(&self, thread: &ThreadId) -> Result<bool> {
-        self.core.is_stray(thread)
+    fn is_unindexed(&self, thread: &ThreadId) -> Result<bool> {
+        self.core.is_unindexed(thread)
     }
 
     fn is_imported(&self, thread: &ThreadId) -> bool {
@@ -100,7 +100,7 @@ impl Core {
                 let log = Box::new(BufReader::with_capacity(1 << 16, overlay));
                 Ok(StoredLog { head: Some(row.head), log, file_bytes, healed_bytes })
             }
-            Err(Error::NoThread(_)) if is_broken || self.is_stray(thread)? => {
+            Err(Error::NoThread(_)) if is_broken || self.is_unindexed(thread)? => {
                 let path = self.layout.transcript(thread);
                 let file = self.disk.open(&path, OpenMode::Read).map_err(io_error("open", &path))?;
                 let file_bytes = file.length().map_err(io_error("get the length of", &path))?;

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::core::{CachedThread, Core, io_error};
 use crate::disk::OpenMode;
 use crate::layout::{check_folder, is_reserved, is_there};
-use crate::leads;
+use crate::leading_events;
 use crate::overlay::Overlay;
 use crate::redo;
 use crate::rows::{self, Row};
@@ -178,7 +178,7 @@ impl Core {
         let snapshot = self.newest_snapshot(thread).ok().flatten();
         let found = self.read(|connection| {
             let Some(row) = rows::find(connection, thread)? else { return Ok(None) };
-            let leads = leads::read(connection, &row)?;
+            let leads = leading_events::read(connection, &row)?;
             let saved_state = rows::saved_state_size(connection, row.id)?;
             let redo = redo::newest(connection, row.id)?;
             Ok(Some((row, leads, saved_state, redo)))

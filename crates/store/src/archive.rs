@@ -33,7 +33,7 @@ use selvedge_model::{Digest, ThreadId};
 
 use crate::contract::Logs;
 use crate::error::{Error, Result};
-use crate::verify::{Document, Verdict, Verify, hash_of};
+use crate::verify::{Document, Verification, Verify, hash_of};
 use crate::{capabilities, manifest};
 use chain::Chain;
 pub use check::{ArchivedKeys, KEY_BYTES_MAX, verify_archive};

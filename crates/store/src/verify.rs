@@ -23,7 +23,7 @@ use crate::{capabilities, manifest};
 
 /// The result of verifying a log.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct Verification {
     /// The thread.
     pub thread: ThreadId,
     /// The finding, and what may be done with the log.
@@ -45,7 +45,7 @@ pub struct Verdict {
     /// Blobs that the log names and that are missing or changed; the finding names the first, if there is nothing worse.
     pub bad_blobs: Vec<BadBlob>,
     /// The versions of other threads that its checkpoints record, including those after the database's head.
-    pub mates: Vec<(ThreadId, u64)>,
+    pub committed_with: Vec<(ThreadId, u64)>,
     /// Where versions of this log are recorded, and the versions.
     pub remembered: Vec<(String, u64)>,
     /// The versions that the log itself records as lost, and since when. The versions that exist are valid all the same.
@@ -139,7 +139,7 @@ pub trait Stored: Send + Sync {
 /// Verifying threads.
 pub trait Verify: Stored {
     /// Verifies a log, every signature of it and every blob it names, and passes each valid changeset to `each`. Writes nothing.
-    fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verdict> {
+    fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verification> {
         verify(self, thread, each)
     }
 
@@ -149,7 +149,7 @@ pub trait Verify: Stored {
     }
 
     /// Whether a thread has a log but no rows.
-    fn is_stray(&self, _: &ThreadId) -> Result<bool> {
+    fn is_unindexed(&self, _: &ThreadId) -> Result<bool> {
         Ok(false)
     }
 
@@ -158,7 +158,7 @@ pub trait Verify: Stored {
 }
 
 /// Verifies a log; see [`Verify::verify`].
-pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verdict> {
+pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verification> {
     let (memory, mut problem) = match manifest_memory(of, thread) {
         Ok(memory) => (memory, None),
         Err(Error::Integrity { why, .. }) => (None, Some(why)),
@@ -170,7 +170,7 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
     let StoredLog { head, log, file_bytes, healed_bytes } = of.open_log(thread)?;
     let last = head.as_ref().map(|head| head.version);
     let mut signers: Vec<(Digest, u64)> = Vec::new();
-    let mut mates = BTreeMap::<ThreadId, u64>::new();
+    let mut committed_with = BTreeMap::<ThreadId, u64>::new();
     let scanner = Scanner::new(thread, of.trust(), Signatures::Every).watching(last);
     let mut lines = 0;
     let mut bytes = 0;
@@ -181,8 +181,8 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
     let mut lost = Vec::new();
     let examined = examine(log, scanner, |entry| {
         let Some(checkpoint) = entry.checkpoint() else { return };
-        for (mate, version) in &checkpoint.with {
-            let known = mates.entry(mate.clone()).or_default();
+        for (other, version) in &checkpoint.with {
+            let known = committed_with.entry(other.clone()).or_default();
             *known = (*known).max(*version);
         }
         if last.is_some_and(|last| entry.head.version > last) {
@@ -249,7 +249,7 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
     if let (Finding::Sound, Some(first)) = (&judgement.finding, bad_blobs.first()) {
         judgement.finding = first.clone().into_finding();
     }
-    Ok(Verdict {
+    Ok(Verification {
         thread: thread.clone(),
         judgement,
         head,
@@ -260,7 +260,7 @@ pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMu
         erased: named.erased().len() as u64,
         erased_blobs: named.erased().iter().copied().collect(),
         bad_blobs,
-        mates: mates.into_iter().collect(),
+        committed_with: committed_with.into_iter().collect(),
         remembered,
         lost,
         unnamed_blobs: unnamed_blobs(of, thread, &named),

@@ -244,11 +244,11 @@ impl LogSummary {
 fn batches_agree(store: &LocalStore, logs: &BTreeMap<ThreadId, LogSummary>) -> CheckResult {
     for (thread, log) in logs {
         for (version, with) in &log.with {
-            for (mate, at) in with {
-                let back = logs.get(mate).and_then(|mate| mate.with.get(at));
+            for (other, at) in with {
+                let back = logs.get(other).and_then(|other| other.with.get(at));
                 let agrees = back.is_some_and(|back| back.contains(&(thread.clone(), *version)));
-                if !agrees && !store.tombstone(mate).is_ok_and(|found| found.is_some()) {
-                    let why = format!("`{thread}` {version} was committed with `{mate}` {at}, which has {back:?}");
+                if !agrees && !store.tombstone(other).is_ok_and(|found| found.is_some()) {
+                    let why = format!("`{thread}` {version} was committed with `{other}` {at}, which has {back:?}");
                     return Err(breach(Kind::Blended, why));
                 }
             }

@@ -148,7 +148,9 @@ impl Tool for CommandTool {
         self.schema.check(&self.spec.name, &call.arguments)?;
         let class = self.spec.class;
         let gated = self.gated(&self.command, call, class != EffectClass::AtMostOnce)?;
-        let (tool, call, state) = (self.spec.name.clone(), call.id.clone(), self.state.clone());
+        let tool = self.spec.name.clone();
+        let call = call.id.clone();
+        let state = self.state.clone();
         Ok(Box::new(StartedCommand { tool, class, gated, call, state }))
     }
 

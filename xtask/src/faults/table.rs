@@ -507,7 +507,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         by: Tests(LOG, "sealed_state"),
     },
     Fault {
-        name: "a batch does not name its mates",
+        name: "a batch does not name its other threads",
         file: "crates/store/src/prepare.rs",
         old: "let with = versions.iter().filter(|(thread, _)| *thread != part.thread).cloned().collect();",
         new: "let with = versions.iter().filter(|_| false).cloned().collect();",

@@ -64,7 +64,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     let text = std::str::from_utf8(&bytes).ok();
     if context.output.is_json() {
-        let (text, file) = (text.filter(|_| file.is_none()), file.as_deref());
+        let text = text.filter(|_| file.is_none());
+        let file = file.as_deref();
         return context.output.record(&BlobReport { thread_id: &thread, blob, bytes: bytes.len(), text, file });
     }
     match (file, text) {
@@ -76,7 +77,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         (None, Some(text)) => context.output.text(clean(text).trim_end_matches('\n')),
         (None, None) => {
             let message = format!("blob {} is not text, and is not written to a terminal", blob.short());
-            let (name, file) = (blob.short(), shell_word(&format!("{}.bin", blob.short())));
+            let name = blob.short();
+            let file = shell_word(&format!("{}.bin", blob.short()));
             Err(Failure::usage(message).hint(format!("write it with `selvedge blob {thread} {name} -o {file}`")))
         }
     }

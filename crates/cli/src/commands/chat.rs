@@ -147,7 +147,8 @@ fn greet(session: &Session<'_>, context: &Context<'_>, lines: &Lines) -> Result<
     if !lines.is_terminal() {
         return Ok(());
     }
-    let (agent, model) = (clean(session.agent().as_str()), clean(session.model()?.as_deref().unwrap_or(SCRIPTED)));
+    let agent = clean(session.agent().as_str());
+    let model = clean(session.model()?.as_deref().unwrap_or(SCRIPTED));
     context.output.tell(match session.thread() {
         Some(thread) => format!("Chat with {agent} ({model}) on thread {thread}, continued."),
         None => format!("New chat with {agent} ({model})."),

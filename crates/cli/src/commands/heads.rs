@@ -372,7 +372,7 @@ pub(crate) fn what_to_do(compared: &Comparison, store: &dyn Backend) -> String {
         return "every log is valid, only the database is older: `selvedge reindex` derives the accounts again"
             .to_owned();
     }
-    if logs.all(|differs| store.is_stray(&differs.thread).unwrap_or(false)) {
+    if logs.all(|differs| store.is_unindexed(&differs.thread).unwrap_or(false)) {
         return "the logs exist but are not in the database: `selvedge reindex`, then compare again".to_owned();
     }
     "write nothing to this store: set it aside, and `selvedge restore` a backup that is as new as the list into another folder; \

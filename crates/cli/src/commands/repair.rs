@@ -111,7 +111,7 @@ fn snapshot_of_lost(store: &dyn Backend, thread: &ThreadId, context: &Context<'_
 /// A thread by the beginning of its id, or one that has a log and is not in the database by its whole id.
 fn resolve(store: &dyn Backend, name: &str) -> Result<ThreadId> {
     match (store.resolve(name), ThreadId::new(name)) {
-        (Err(Error::NoThread(_)), Ok(thread)) if store.is_stray(&thread)? => Ok(thread),
+        (Err(Error::NoThread(_)), Ok(thread)) if store.is_unindexed(&thread)? => Ok(thread),
         (resolved, _) => Ok(resolved?),
     }
 }

@@ -54,7 +54,8 @@ impl SnapshotEntry {
     fn of(kept: SnapshotInfo, why: Option<String>) -> Self {
         let is_snapshot = kept.is_snapshot();
         let SnapshotInfo { place, name, version, saved_at, base, bytes } = kept;
-        let (log_version, saved_at) = (is_snapshot.then_some(version), is_snapshot.then_some(saved_at));
+        let log_version = is_snapshot.then_some(version);
+        let saved_at = is_snapshot.then_some(saved_at);
         Self { log_version, saved_at, place: place.as_str(), name, base, bytes, usable: why.is_none(), why }
     }
 

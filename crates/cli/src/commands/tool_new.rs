@@ -30,7 +30,8 @@ struct CreatedTool<'a> {
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
-    let (project, text) = (context.project()?, scaffold::tool(args.name.as_str()));
+    let project = context.project()?;
+    let text = scaffold::tool(args.name.as_str());
     // What no tool may be called is said before anything is written.
     selvedge::items::tool::parse(args.name.as_str(), &text)
         .map_err(|flaw| Failure::usage(format!("`{}` can't be the name of a tool: {flaw}", args.name)))?;

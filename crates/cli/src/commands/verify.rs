@@ -151,7 +151,7 @@ fn named(args: &Args, store: &dyn Backend) -> Result<Vec<ThreadId>> {
 /// A thread by a prefix of its id, or one that is not in the database by its whole id.
 fn resolve(prefix: &str, store: &dyn Backend) -> Result<ThreadId> {
     match (store.resolve(prefix), ThreadId::new(prefix)) {
-        (Err(Error::NoThread(_)), Ok(thread)) if store.is_stray(&thread)? => Ok(thread),
+        (Err(Error::NoThread(_)), Ok(thread)) if store.is_unindexed(&thread)? => Ok(thread),
         (resolved, _) => Ok(resolved?),
     }
 }
@@ -196,10 +196,10 @@ fn absent_mates(one: &ThreadVerdict, store: &dyn Backend) -> Result<Vec<(ThreadI
     if !store.is_imported(one.thread()) {
         return Ok(absent);
     }
-    for (mate, version) in one.mates() {
-        let is_absent = matches!(store.get(mate), Err(Error::NoThread(_))) && !store.is_stray(mate)?;
-        if is_absent && !was_deleted(mate, *version, store)? {
-            absent.push((mate.clone(), *version));
+    for (other, version) in one.committed_with() {
+        let is_absent = matches!(store.get(other), Err(Error::NoThread(_))) && !store.is_unindexed(other)?;
+        if is_absent && !was_deleted(other, *version, store)? {
+            absent.push((other.clone(), *version));
         }
     }
     Ok(absent)

@@ -157,9 +157,10 @@ fn react(
     let mut fired = Vec::new();
     let mut opened = Vec::new();
     for (_, hook) in hooks.filter(|_| !is_stopped) {
-        let next = match is_fired {
-            false => hook.placed.hook.condition.holds(&values(fold)).then_some(0),
-            true => next_action(fold, occasion, hook),
+        let next = if is_fired {
+            next_action(fold, occasion, hook)
+        } else {
+            hook.placed.hook.condition.holds(&values(fold)).then_some(0)
         };
         let Some((action, call)) = next.and_then(|action| Some((action, hook.calls.get(action)?))) else { continue };
         let Some(call_id) = occasion.call(hook, action) else { continue };

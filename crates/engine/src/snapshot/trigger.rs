@@ -1,6 +1,6 @@
 //! When a snapshot is saved. Pure.
 
-use selvedge_items::config::state_persistence::{Checkpoint, Coalesce, PRIORITY_SYNC, TriggerRule};
+use selvedge_items::config::state_persistence::{Coalesce, PRIORITY_SYNC, SnapshotRules, TriggerRule};
 use selvedge_model::{Reason, Status};
 
 use super::WORTH_BYTES;
@@ -67,7 +67,7 @@ impl Trigger {
         }
     }
 
-    fn rule(self, config: &Checkpoint) -> &TriggerRule {
+    fn rule(self, config: &SnapshotRules) -> &TriggerRule {
         let triggers = &config.triggers;
         match self {
             Self::PreTurn => &triggers.pre_turn,
@@ -85,14 +85,14 @@ impl Trigger {
     }
 
     /// Whether its snapshot is saved before the run continues; otherwise it may be saved in the background.
-    pub fn is_at_once(self, config: &Checkpoint) -> bool {
+    pub fn is_at_once(self, config: &SnapshotRules) -> bool {
         self.is_bound()
             || self.rule(config).priority >= PRIORITY_SYNC
             || config.performance.coalesce == Coalesce::Always
     }
 
     /// Whether a snapshot is saved now.
-    pub fn is_due(self, config: &Checkpoint, progress: &Progress) -> bool {
+    pub fn is_due(self, config: &SnapshotRules, progress: &Progress) -> bool {
         // The last one is up to date.
         if progress.saved_version == Some(progress.version) {
             return false;
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use selvedge_items::config::state_persistence::StatePersistence;
 
-    fn builtin() -> Checkpoint {
+    fn builtin() -> SnapshotRules {
         StatePersistence::builtin().checkpoint
     }
 

@@ -73,7 +73,8 @@ impl Loader<'_> {
                 let file = File { layer, place: place.to_owned() };
                 match self.stack(section, &file, layer, &mut Vec::new()) {
                     Ok(found) if !found.is_empty() && Some(place) == section.older_place => {
-                        let (old, new) = (self.name(&file), section.place);
+                        let old = self.name(&file);
+                        let new = section.place;
                         self.notices.push(format!(
                             "`{old}` is read, but `{CONFIG}/{new}` is its new path and takes precedence"
                         ));

@@ -31,7 +31,7 @@ pub struct StatePersistence {
     /// The content of a snapshot.
     pub state: State,
     /// When one is saved, and how.
-    pub checkpoint: Checkpoint,
+    pub checkpoint: SnapshotRules,
     /// How long older ones are kept.
     pub retention: Retention,
 }
@@ -50,7 +50,7 @@ pub struct State {
 /// When a snapshot is saved, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Checkpoint {
+pub struct SnapshotRules {
     /// When.
     pub triggers: Triggers,
     /// How.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{Knowledge, Metadata};
 use crate::error::ItemError;
 use crate::library::{Entry, Kind, Layer, Library};
-use crate::signature::Verdict;
+use crate::signature::SignatureVerdict;
 
 /// What a signature says about an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -23,12 +23,12 @@ pub enum Condition {
 }
 
 impl Condition {
-    fn of(verdict: &Verdict) -> Self {
+    fn of(verdict: &SignatureVerdict) -> Self {
         match verdict {
-            Verdict::BuiltIn | Verdict::Trusted { .. } => Self::SignedAndIntact,
-            Verdict::Unsigned { .. } => Self::Unsigned,
-            Verdict::Untrusted { .. } => Self::Untrusted,
-            Verdict::Broken { .. } => Self::Damaged,
+            SignatureVerdict::BuiltIn | SignatureVerdict::Trusted { .. } => Self::SignedAndIntact,
+            SignatureVerdict::Unsigned { .. } => Self::Unsigned,
+            SignatureVerdict::Untrusted { .. } => Self::Untrusted,
+            SignatureVerdict::Broken { .. } => Self::Damaged,
         }
     }
 
@@ -103,7 +103,7 @@ impl Library {
         shown.condition = Condition::of(&found.source.verdict);
         shown.digest = Some(found.source.hash);
         shown.file.clone_from(&found.source.file);
-        if let Verdict::Broken { why } = &found.source.verdict {
+        if let SignatureVerdict::Broken { why } = &found.source.verdict {
             shown.flaws.push(why.clone());
         }
         match Metadata::read(&found.text) {

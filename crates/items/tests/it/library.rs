@@ -6,7 +6,7 @@ use std::path::Path;
 
 use selvedge_items::interpolate::render;
 use selvedge_items::library::Kind;
-use selvedge_items::{Environment, ItemError, Layer, Library, Policy, Scope, Verdict, input};
+use selvedge_items::{Environment, ItemError, Layer, Library, Policy, Scope, SignatureVerdict, input};
 use selvedge_log::Trust;
 use selvedge_model::error::Classify;
 use selvedge_model::{AgentId, DirectiveId};
@@ -42,7 +42,7 @@ fn id(text: &str) -> DirectiveId {
 fn the_project_comes_before_the_user_and_both_before_what_is_built_in() {
     let (root, library) = folders();
     let built_in = library.directive(&id("selvedge/agent/continuation")).unwrap();
-    assert_eq!((built_in.sources[0].layer, &built_in.sources[0].verdict), (Layer::BuiltIn, &Verdict::BuiltIn));
+    assert_eq!((built_in.sources[0].layer, &built_in.sources[0].verdict), (Layer::BuiltIn, &SignatureVerdict::BuiltIn));
     put(&root, "user/.ai/directives/selvedge/agent/continuation.md", &named("continuation", ""));
     assert_eq!(library.directive(&id("selvedge/agent/continuation")).unwrap().sources[0].layer, Layer::User);
     put(&root, "project/.ai/directives/selvedge/agent/continuation.md", "not a directive");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use selvedge_items::signature::judge;
-use selvedge_items::{ItemError, Layer, Library, Policy, Verdict};
+use selvedge_items::{ItemError, Layer, Library, Policy, SignatureVerdict};
 use selvedge_log::document::{Comment, DocumentKind, sign_text};
 use selvedge_log::keys::PublicKey;
 use selvedge_log::{Signer, Trust};
@@ -38,7 +38,7 @@ fn put(root: &Path, name: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-fn verdict_and_runs(text: &str) -> (Verdict, [bool; 3]) {
+fn verdict_and_runs(text: &str) -> (SignatureVerdict, [bool; 3]) {
     let root = tempfile::tempdir().unwrap();
     put(root.path(), "pay.md", text);
     let id = DirectiveId::new("pay").unwrap();
@@ -59,19 +59,19 @@ fn verdict_and_runs(text: &str) -> (Verdict, [bool; 3]) {
 #[test]
 fn an_item_signed_by_a_trusted_key_runs_under_every_policy() {
     let (verdict, runs) = verdict_and_runs(&signed(TEXT, 1, ".ai/directives/pay.md"));
-    assert_eq!(verdict, Verdict::Trusted { signer: Signer::generate(&Fill(1)).fingerprint() });
+    assert_eq!(verdict, SignatureVerdict::Trusted { signer: Signer::generate(&Fill(1)).fingerprint() });
     assert_eq!(runs, [true, true, true]);
 }
 
 #[test]
 fn an_unsigned_item_runs_unless_signatures_are_required() {
-    assert_eq!(verdict_and_runs(TEXT), (Verdict::Unsigned { older: false }, [true, true, false]));
+    assert_eq!(verdict_and_runs(TEXT), (SignatureVerdict::Unsigned { older: false }, [true, true, false]));
 }
 
 #[test]
 fn an_item_signed_by_an_unknown_key_runs_only_if_allowed() {
     let (verdict, runs) = verdict_and_runs(&signed(TEXT, 2, ".ai/directives/pay.md"));
-    assert!(matches!(verdict, Verdict::Untrusted { .. }));
+    assert!(matches!(verdict, SignatureVerdict::Untrusted { .. }));
     assert_eq!(runs, [true, false, false]);
 }
 
@@ -89,9 +89,9 @@ fn an_item_with_a_changed_body_or_another_path_never_runs() {
         kind,
     ] {
         let (verdict, runs) = verdict_and_runs(&bad);
-        let is_refused = matches!(verdict, Verdict::Broken { .. }) && runs == [false; 3];
+        let is_refused = matches!(verdict, SignatureVerdict::Broken { .. }) && runs == [false; 3];
         // The signature of an unknown key can't be verified, so a change can't be detected either.
-        let is_unknown = matches!(verdict, Verdict::Untrusted { .. }) && !runs[1] && !runs[2];
+        let is_unknown = matches!(verdict, SignatureVerdict::Untrusted { .. }) && !runs[1] && !runs[2];
         assert!(is_refused || is_unknown, "{bad}: {verdict:?} {runs:?}");
     }
 }
@@ -121,8 +121,8 @@ fn the_older_form_counts_as_unsigned_and_a_changed_one_never_runs() {
         judge(DocumentKind::new("directive"), ".ai/directives/a.md", Comment::Html, text.as_bytes(), trust)
     };
     let trust = Trust::of(&[key]);
-    assert_eq!(judged(text, &trust), Verdict::Unsigned { older: true });
+    assert_eq!(judged(text, &trust), SignatureVerdict::Unsigned { older: true });
     assert!(Policy::RequireTrusted.permits(&judged(text, &trust)).is_err());
-    assert!(matches!(judged(text, &Trust::of(&[])), Verdict::Untrusted { .. }));
-    assert!(matches!(judged(&format!("{text}more"), &trust), Verdict::Broken { .. }));
+    assert!(matches!(judged(text, &Trust::of(&[])), SignatureVerdict::Untrusted { .. }));
+    assert!(matches!(judged(&format!("{text}more"), &trust), SignatureVerdict::Broken { .. }));
 }

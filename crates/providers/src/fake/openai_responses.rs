@@ -84,7 +84,8 @@ impl Dialogue for OpenAiResponsesDialogue {
                 json!({"type": "function_call", "id": format!("fc_{place}"), "call_id": call.id, "name": call.name,
                     "arguments": arguments})
             };
-            let (begun, whole) = (form(""), form(&call.arguments.concat()));
+            let begun = form("");
+            let whole = form(&call.arguments.concat());
             let pieces = call.arguments.iter();
             let pieces = pieces.map(|piece| ("response.function_call_arguments.delta", json!({"delta": piece})));
             item(&mut events, &mut place, begun, pieces.collect(), whole);

@@ -182,7 +182,8 @@ async fn serve(listener: StdListener, acceptor: Option<TlsAcceptor>, shared: Arc
     while let Ok((tcp, _)) = listener.accept().await {
         _ = tcp.set_nodelay(true);
         shared.lock().connections += 1;
-        let (acceptor, shared) = (acceptor.clone(), shared.clone());
+        let acceptor = acceptor.clone();
+        let shared = shared.clone();
         tokio::spawn(async move {
             let stream = match acceptor {
                 None => Stream::Plain(tcp),

@@ -149,7 +149,8 @@ impl Embedder for RemoteEmbedder {
         Box::pin(async move {
             let mut vectors = Vec::with_capacity(texts.len());
             for batch in texts.chunks(TEXTS_MAX) {
-                let (mut found, mut stopped) = (Box::pin(self.batch(batch)), pin!(cancel.stopped()));
+                let mut found = Box::pin(self.batch(batch));
+                let mut stopped = pin!(cancel.stopped());
                 let next = poll_fn(|context| match stopped.as_mut().poll(context) {
                     Poll::Ready(_) => Poll::Ready(Err(EmbedError::Stopped)),
                     Poll::Pending => found.as_mut().poll(context),

@@ -143,7 +143,8 @@ mod tests {
     fn call_ids_keep_their_identity() {
         let id = |text: &str| CallId::new(text).unwrap();
         assert_eq!(call_id(&id("toolu_01-A")), "toolu_01-A");
-        let (dotted, other) = (id("c.1"), id("c:1"));
+        let dotted = id("c.1");
+        let other = id("c:1");
         assert!(is_valid(&call_id(&dotted)) && is_valid(&call_id(&other)));
         assert_ne!(call_id(&dotted), call_id(&other));
         assert_eq!(call_id(&dotted), call_id(&dotted));

@@ -36,7 +36,8 @@ pub(super) fn read(shared: &Arc<Shared>, call: &Call, _: &Cancel) -> Result<Valu
     let prefix = call.arguments.get("blob").and_then(Value::as_str).ok_or("`blob` is missing")?;
     let offset = number(call, "offset")?.unwrap_or(0);
     let bytes = number(call, "bytes")?.unwrap_or(PART_BYTES).clamp(1, PART_BYTES_MAX);
-    let (store, words) = (shared.store(), |error: &dyn std::fmt::Display| error.to_string());
+    let store = shared.store();
+    let words = |error: &dyn std::fmt::Display| error.to_string();
     let named = blobs_named(&**store, shared.engine.trust(), &call.thread, prefix).map_err(|error| words(&error))?;
     let mut named = named.into_iter();
     let blob = match (named.next().filter(|_| !prefix.is_empty()), named.next()) {

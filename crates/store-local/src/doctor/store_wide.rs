@@ -13,7 +13,7 @@ use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary, re
 use crate::db::Db;
 use crate::delete;
 use crate::layout::{Layout, is_reserved};
-use crate::leads::{self, Leads};
+use crate::leading_events::{self, LeadingEvents};
 use crate::rows::{self, Row, bad_row};
 use crate::schema::{self, database};
 
@@ -200,14 +200,14 @@ impl Examiner<'_> {
     }
 
     /// The lines that the next changesets of threads begin with. Without a key nothing can be said about seals.
-    fn leads(&self, connection: &Db) -> Result<Vec<(String, Leads)>> {
+    fn leads(&self, connection: &Db) -> Result<Vec<(String, LeadingEvents)>> {
         let mut found = Vec::new();
         for row in rows::select_any(connection, "t.id IN (SELECT thread FROM leads) OR h.leads > 0 ORDER BY t.id", [])?
         {
-            let leads = leads::read(connection, &row)?;
+            let leads = leading_events::read(connection, &row)?;
             let is_known = self.core().signing.is_some();
             let unsealed = if is_known { leads.unsealed } else { 0 };
-            found.push((row.manifest.thread_id.to_string(), Leads { unsealed, ..leads }));
+            found.push((row.manifest.thread_id.to_string(), LeadingEvents { unsealed, ..leads }));
         }
         Ok(found)
     }
@@ -225,12 +225,12 @@ impl Examiner<'_> {
                 why,
             ));
         }
-        for (thread, Leads { unsealed, .. }) in leads.iter().filter(|(_, leads)| leads.unsealed > 0) {
+        for (thread, LeadingEvents { unsealed, .. }) in leads.iter().filter(|(_, leads)| leads.unsealed > 0) {
             let what = format!("{unsealed} event(s) that wait to be recorded were not sealed with your key");
             let why = "a program other than Selvedge wrote them, or they were sealed with a key that is not available; they are never recorded";
             report.add(Finding::new(Severity::Damage, "pending_event_unsealed", thread, what, why));
         }
-        for (thread, Leads { missing, .. }) in leads.iter().filter(|(_, leads)| leads.missing > 0) {
+        for (thread, LeadingEvents { missing, .. }) in leads.iter().filter(|(_, leads)| leads.missing > 0) {
             let what = format!("{missing} event(s) that waited to be recorded were removed from the database");
             let why = "the next changeset can't record what was found and repaired before it";
             report.add(Finding::new(Severity::Damage, "pending_event_missing", thread, what, why));

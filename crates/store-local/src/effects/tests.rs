@@ -230,7 +230,8 @@ fn a_failure_is_kept_until_an_attempt_succeeds_and_positions_of_another_feed_are
 #[test]
 fn an_effect_is_done_by_one_process_at_a_time() {
     let test_store = TestStore::new();
-    let (one, two) = (test_store.open(), test_store.open());
+    let one = test_store.open();
+    let two = test_store.open();
     let held = one.lock_effect(Effect::Titles).unwrap();
     assert!(held.is_some() && two.lock_effect(Effect::Titles).unwrap().is_none());
     assert!(two.lock_effect(Effect::Embeddings).unwrap().is_some(), "each has its own lock");

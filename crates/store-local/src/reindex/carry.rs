@@ -16,7 +16,7 @@ use crate::ledger::Children;
 use crate::rows::{self, Row, bad_row};
 use crate::schema_check::SchemaDifferences;
 use crate::sealed::Seal;
-use crate::{inbox, leads};
+use crate::{inbox, leading_events};
 
 /// Accounts of which the old database has a newer version than the logs.
 const FURTHER: &str = "SELECT o.thread_id FROM old.budget_ledger AS o LEFT JOIN main.budget_ledger AS n USING (thread_id) \
@@ -73,11 +73,11 @@ impl Builder<'_> {
         let mut row = now;
         let mut count = 0;
         let mut dropped = 0;
-        let led = leads::read(old, known)?;
+        let led = leading_events::read(old, known)?;
         // Without a key none counts, and nothing can be said about that.
         let unsealed = if old.seals().is_some() { led.unsealed } else { 0 };
         for event in led.events.iter().filter(|_| known.head == *head) {
-            row = leads::put(self.new, &row, event)?;
+            row = leading_events::put(self.new, &row, event)?;
         }
         for request in inbox::read(old, known)? {
             let root = &known.manifest.chain_root_id;

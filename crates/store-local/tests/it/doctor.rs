@@ -308,7 +308,7 @@ fn untrusted_keys_are_reported_once_and_are_no_damage() {
 #[test]
 fn events_that_wait_to_be_recorded_are_reported() {
     let home = Home::new();
-    let thread = crate::leads::leave_recovery(&home);
+    let thread = crate::leading_events::leave_recovery(&home);
     let report = look(&home, false);
     assert_eq!(codes(&report), [("pending_event", Severity::Note), ("quarantined", Severity::Note)]);
     assert_eq!(find(&report, "pending_event").subject, "tea");
@@ -318,7 +318,11 @@ fn events_that_wait_to_be_recorded_are_reported() {
     assert_eq!(codes(&look(&home, true)), [("quarantined", Severity::Note)]);
     assert!(fs::read_to_string(home.transcript(&thread)).unwrap().contains("foreign_bytes"));
     // An unsealed one is damage, and never recorded.
-    crate::leads::plant(&home, r#"{"event_type":"recovery","payload":{"found":"forged","bytes":0}}"#, &[7; 32]);
+    crate::leading_events::plant(
+        &home,
+        r#"{"event_type":"recovery","payload":{"found":"forged","bytes":0}}"#,
+        &[7; 32],
+    );
     assert_eq!(
         codes(&look(&home, false)),
         [("pending_event_unsealed", Severity::Damage), ("quarantined", Severity::Note)]

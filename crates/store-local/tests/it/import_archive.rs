@@ -184,7 +184,7 @@ fn every_changed_byte_of_an_archive_is_refused_or_changes_nothing() {
 }
 
 /// One entry with any path and kind, as a hostile archive has it. Verifies an archive without a store.
-fn check(archive: &[u8], home: &Home) -> Result<selvedge_store::verify::Verdict, Error> {
+fn check(archive: &[u8], home: &Home) -> Result<selvedge_store::verify::Verification, Error> {
     let trust = Trust::of(&[home.signer().public()]);
     selvedge_store::archive::verify_archive(&mut Cursor::new(archive), &trust, &mut |_| {}).map(|(verdict, _)| verdict)
 }

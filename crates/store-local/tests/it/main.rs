@@ -21,7 +21,7 @@ mod heads;
 mod import_archive;
 mod inbox;
 mod kill;
-mod leads;
+mod leading_events;
 mod manifest;
 mod queue;
 mod redo;

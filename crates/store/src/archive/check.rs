@@ -12,7 +12,7 @@ use selvedge_log::recovery::{Evidence, Finding, Mode, Plan, judge};
 use selvedge_log::scan::Entry;
 
 use super::reader::{ArchiveReader, Log};
-use super::{Verdict, refused, small, ustar};
+use super::{Verification, refused, small, ustar};
 use crate::error::{Error, Result};
 use crate::{capabilities, manifest};
 
@@ -80,7 +80,7 @@ pub fn verify_archive(
     archive: &mut (impl Read + Seek + Send),
     trust: &Trust,
     each: &mut dyn FnMut(&Entry),
-) -> Result<(Verdict, Trust)> {
+) -> Result<(Verification, Trust)> {
     let small = ArchivedKeys::read(archive)?;
     let trust = trust.extended_by(&small.statements, &small.keys).map_err(refused)?;
     archive.rewind().map_err(refused)?;
@@ -90,7 +90,7 @@ pub fn verify_archive(
     let log = reader.take_log()?;
     let bad_blobs = reader.bad_blobs(&log.named)?;
     let unnamed_blobs = reader.unnamed_blobs(&log.named);
-    let Log { thread, examined, signers, mates, named, lost } = log;
+    let Log { thread, examined, signers, committed_with, named, lost } = log;
     let (memory, mut problem) = match small.manifest.map(|bytes| manifest::parse(&bytes, &trust, &thread)) {
         None => (None, None),
         Some(Ok(shown)) => (Some(shown.memory), None),
@@ -121,7 +121,7 @@ pub fn verify_archive(
         judgement.finding = first.clone().into_finding();
     }
     let head = examined.verified.clone();
-    let verdict = Verdict {
+    let verdict = Verification {
         thread,
         judgement,
         healed_bytes: 0,
@@ -132,7 +132,7 @@ pub fn verify_archive(
         erased: named.erased().len() as u64,
         erased_blobs: named.erased().iter().copied().collect(),
         bad_blobs,
-        mates: mates.into_iter().collect(),
+        committed_with: committed_with.into_iter().collect(),
         remembered: remembered.into_iter().map(|memory| (memory.by, memory.version)).collect(),
         lost,
         unnamed_blobs,

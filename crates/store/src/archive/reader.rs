@@ -41,7 +41,7 @@ pub(super) struct Log {
     pub(super) examined: Examined,
     /// The signers in order, and how many checkpoints each signed.
     pub(super) signers: Vec<(Digest, u64)>,
-    pub(super) mates: BTreeMap<ThreadId, u64>,
+    pub(super) committed_with: BTreeMap<ThreadId, u64>,
     pub(super) named: NamedBlobs,
     pub(super) lost: Vec<LostVersions>,
 }
@@ -180,14 +180,14 @@ impl<'a> ArchiveReader<'a> {
         let thread = born.map_err(|error| refused(format!("its log can't be read: {error}")))?.thread_id;
         let mut signers: Vec<(Digest, u64)> = Vec::new();
         let mut named = NamedBlobs::default();
-        let mut mates = BTreeMap::<ThreadId, u64>::new();
+        let mut committed_with = BTreeMap::<ThreadId, u64>::new();
         let mut lost = Vec::new();
         let scanner = Scanner::new(&thread, self.trust, Signatures::Every).watching(self.watched);
         let whole = Cursor::new(first).chain(reader.by_ref());
         let examined = examine(whole, scanner, |entry| {
             count_signer(&mut signers, entry.head.signer);
-            for (mate, version) in entry.checkpoint().into_iter().flat_map(|said| &said.with) {
-                let known = mates.entry(mate.clone()).or_default();
+            for (other, version) in entry.checkpoint().into_iter().flat_map(|said| &said.with) {
+                let known = committed_with.entry(other.clone()).or_default();
                 *known = (*known).max(*version);
             }
             for line in &entry.lines {
@@ -201,7 +201,7 @@ impl<'a> ArchiveReader<'a> {
             count_signer(&mut signers, *signer);
         }
         reader.get_mut().sync().map_err(refused)?;
-        self.log = Some(Log { thread, examined, signers, mates, named, lost });
+        self.log = Some(Log { thread, examined, signers, committed_with, named, lost });
         Ok(())
     }
 

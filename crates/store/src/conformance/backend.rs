@@ -55,7 +55,9 @@ where
     assert_eq!((verdict.lines, verdict.bytes, verdict.head.as_ref()), (head.lines, head.bytes, Some(&head)));
     assert_eq!((versions, verdict.signers), (vec![0, 1, 2], vec![(head.signer, 3)]));
     assert!(verdict.bad_blobs.is_empty() && verdict.unnamed_blobs.is_empty() && verdict.lost.is_empty());
-    assert!(!store.is_stray(&thread).unwrap() && !store.is_imported(&thread) && store.unindexed().unwrap().is_empty());
+    assert!(
+        !store.is_unindexed(&thread).unwrap() && !store.is_imported(&thread) && store.unindexed().unwrap().is_empty()
+    );
 }
 
 /// A missing or deleted thread is neither verified nor exported.

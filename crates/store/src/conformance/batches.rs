@@ -51,8 +51,8 @@ pub fn any_refused_part_leaves_nothing_of_the_others<H: Harness>(harness: &H) {
     ];
     leaves_no_trace(&store, &[&one, &two, &unborn], || {
         for (what, bad) in refused {
-            let mates = [birth(&unborn, new_thread()), part(&one, says("hello")), bad];
-            let answer = store.commit(batch(mates));
+            let parts = [birth(&unborn, new_thread()), part(&one, says("hello")), bad];
+            let answer = store.commit(batch(parts));
             assert!(answer.is_err(), "{what}: {answer:?}");
         }
     });
@@ -69,13 +69,13 @@ pub fn each_checkpoint_names_its_mates<H: Harness>(harness: &H) {
     assert_eq!(committed.versions, versions, "the answer has the order of the parts");
     for (thread, version) in &versions {
         let entries = verified(&store, &harness.trust(), thread);
-        let mates = entries[entries.len() - 1].checkpoint().unwrap().with.clone();
-        let expected = sorted(versions.iter().filter(|(mate, _)| mate != thread).cloned());
-        assert_eq!(sorted(mates), expected, "`{thread}` at version {version}");
+        let others = entries[entries.len() - 1].checkpoint().unwrap().with.clone();
+        let expected = sorted(versions.iter().filter(|(other, _)| other != thread).cloned());
+        assert_eq!(sorted(others), expected, "`{thread}` at version {version}");
     }
     append(&store, &one, empty());
     let entries = verified(&store, &harness.trust(), &one);
-    assert_eq!(entries[2].checkpoint().unwrap().with, [], "a batch of one thread has no mates");
+    assert_eq!(entries[2].checkpoint().unwrap().with, [], "a batch of one thread names no other thread");
 }
 
 /// A child and its parent's record of it are committed together.

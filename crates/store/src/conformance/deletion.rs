@@ -117,22 +117,22 @@ pub fn a_late_writer_does_not_bring_a_deleted_thread_back<H: Harness>(harness: &
     let store = harness.open();
     let late = harness.open();
     let thread = create(&store, "gone");
-    let mate = create(&store, "mate");
+    let other = create(&store, "other");
     let lease = late.acquire(&thread, Acquire::default()).unwrap();
     commit(&late, Batch::of(part(&thread, patches([set("n", json!(1))])).under(lease.epoch)));
     late.release(&lease).unwrap();
     store.delete(&thread).unwrap();
-    leaves_no_trace(&store, &[&thread, &mate], || {
+    leaves_no_trace(&store, &[&thread, &other], || {
         for expect in [Expect::Exact(1), Expect::Exact(0), Expect::Any] {
             let write = Part::new(thread.clone(), expect, patches([set("n", json!(2))]));
             assert_refused!(late.commit(Batch::of(write.clone())), Error::Deleted(_), "an append with {expect:?}");
             let leased = write.clone().under(lease.epoch);
             assert_refused!(late.commit(Batch::of(leased)), Error::Deleted(_), "an append under an old lease");
-            let together = batch([part(&mate, says("never")), write]);
+            let together = batch([part(&other, says("never")), write]);
             assert_refused!(late.commit(together), Error::Deleted(_), "a batch with a deleted thread");
         }
         assert_refused!(late.put_blob(&thread, b"late"), Error::Deleted(_), "a late blob");
-        let telling = Batch { posted: vec![request(&thread, "n1", "send")], ..Batch::of(part(&mate, empty())) };
+        let telling = Batch { posted: vec![request(&thread, "n1", "send")], ..Batch::of(part(&other, empty())) };
         assert_refused!(late.commit(telling), Error::Deleted(_), "a batch that posts to a deleted thread");
     });
 }

@@ -88,7 +88,8 @@ pub fn an_unknown_prefix_names_no_thread<H: Harness>(harness: &H) {
 pub fn threads_are_named_by_their_age<H: Harness>(harness: &H) {
     let store = harness.open();
     assert_refused!(store.resolve("@"), Error::NoThread(name) if name == "@", "an empty store");
-    let (older, newer) = (create(&store, "scribe-0123456789ab"), create(&store, "scribe-1123456789ab"));
+    let older = create(&store, "scribe-0123456789ab");
+    let newer = create(&store, "scribe-1123456789ab");
     for (typed, meant) in [("@", &newer), ("@1", &newer), ("@2", &older)] {
         assert_eq!(store.resolve(typed).unwrap_or_else(|error| panic!("`{typed}`: {error}")), *meant, "`{typed}`");
     }

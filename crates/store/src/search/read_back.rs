@@ -30,7 +30,8 @@ pub struct ReadBack {
 pub fn read_back(logs: &dyn Logs, trust: &Trust, hit: &Hit) -> Result<Option<ReadBack>> {
     let mut found = None;
     let mut agent = None;
-    let (mut before, mut after) = (None, None);
+    let mut before = None;
+    let mut after = None;
     each_changeset(logs, &hit.thread, trust, |entry| {
         for line in entry.lines {
             match (&line.event, line.seq.cmp(&hit.line)) {

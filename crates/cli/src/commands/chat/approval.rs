@@ -104,7 +104,8 @@ fn shown(running: &Running, context: &Context<'_>, thread: &ThreadId, ask: &Ask)
         None => arguments_of(&*running.store, running.engine.trust(), thread, &ask.call_id)?,
     };
     let Some(arguments) = arguments else { return Ok(None) };
-    let (output, why) = (context.output, why_asked(ask));
+    let output = context.output;
+    let why = why_asked(ask);
     if output.is_json() {
         output.record(&json!({
             "type": "asking", "thread_id": thread, "call_id": ask.call_id, "tool": ask.tool,

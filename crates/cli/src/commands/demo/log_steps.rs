@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Child;
 
 use selvedge_log::recovery::Finding;
-use selvedge_store::verify::Verdict;
+use selvedge_store::verify::Verification;
 use selvedge_store_local::Access;
 use serde_json::{Value, json};
 
@@ -140,17 +140,17 @@ pub(super) fn restore(demo: &mut DemoFolder) -> Result<StepResult> {
 }
 
 /// The verdict of a reader that writes nothing.
-fn judge(demo: &DemoFolder) -> Result<Verdict> {
+fn judge(demo: &DemoFolder) -> Result<Verification> {
     let store = demo.open(Access::ReadOnly)?;
     Ok(store.verify(demo.thread()?, &mut |_| {})?)
 }
 
-fn expect_sound(verdict: &Verdict) -> Result<()> {
+fn expect_sound(verdict: &Verification) -> Result<()> {
     let judgement = &verdict.judgement;
     promise(judgement.finding == Finding::Sound, || format!("the log must be sound, but: {:?}", judgement.finding))
 }
 
-fn unchanged_up_to(verdict: &Verdict) -> u64 {
+fn unchanged_up_to(verdict: &Verification) -> u64 {
     verdict.judgement.unchanged_up_to.unwrap_or_default()
 }
 

@@ -37,7 +37,8 @@ use Piece::{Name, Words};
 /// The whole conversation.
 pub(super) fn page(entries: &[Entry], look: impl Style) -> String {
     let mut page = Page { look, thread: None, is_begun: false };
-    let (mut cost, mut runs) = (Cost::default(), 0);
+    let mut cost = Cost::default();
+    let mut runs = 0;
     for entry in entries {
         page.entry(entry);
         if let EntryKind::Run { cost: of_run, .. } = &entry.kind {

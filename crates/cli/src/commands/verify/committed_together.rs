@@ -14,8 +14,8 @@ use crate::error::Result;
 fn known_versions(checked: &[ThreadVerdict]) -> BTreeMap<ThreadId, (u64, ThreadId)> {
     let mut most: BTreeMap<ThreadId, (u64, ThreadId)> = BTreeMap::new();
     for one in checked {
-        for (mate, version) in one.mates() {
-            let known = most.entry(mate.clone()).or_insert_with(|| (*version, one.thread().clone()));
+        for (other, version) in one.committed_with() {
+            let known = most.entry(other.clone()).or_insert_with(|| (*version, one.thread().clone()));
             if *version > known.0 {
                 *known = (*version, one.thread().clone());
             }
@@ -31,14 +31,14 @@ pub(super) fn compare(
     has_come_to: impl Fn(&ThreadId, u64) -> bool,
     is_gone: impl Fn(&ThreadId, u64, &ThreadId) -> Result<bool>,
 ) -> Result<()> {
-    for (mate, (version, by)) in known_versions(checked) {
+    for (other, (version, by)) in known_versions(checked) {
         // While the store is written to, a thread may have been verified before a batch that another log names.
-        if has_come_to(&mate, version) {
+        if has_come_to(&other, version) {
             continue;
         }
-        match checked.iter_mut().find(|one| *one.thread() == mate) {
+        match checked.iter_mut().find(|one| *one.thread() == other) {
             Some(one) => one.is_named_by(version, &by),
-            None if is_gone(&mate, version, &by)? => checked.push(ThreadVerdict::gone(mate, version, &by)),
+            None if is_gone(&other, version, &by)? => checked.push(ThreadVerdict::gone(other, version, &by)),
             None => {}
         }
     }
@@ -51,7 +51,7 @@ mod tests {
 
     use selvedge_log::Trust;
     use selvedge_log::recovery::{Finding, Judgement, Plan};
-    use selvedge_store::verify::Verdict;
+    use selvedge_store::verify::Verification;
 
     use super::*;
 
@@ -60,8 +60,8 @@ mod tests {
     }
 
     /// A sound log that ends at `version` and names `committed_together`.
-    fn sound(name: &str, version: u64, mates: &[(&str, u64)]) -> ThreadVerdict {
-        let verdict = Verdict {
+    fn sound(name: &str, version: u64, committed_with: &[(&str, u64)]) -> ThreadVerdict {
+        let verdict = Verification {
             thread: id(name),
             judgement: Judgement { finding: Finding::Sound, plan: Plan::GoOn, unchanged_up_to: Some(version) },
             head: None,
@@ -72,7 +72,7 @@ mod tests {
             signers: Vec::new(),
             lines: 0,
             bytes: 0,
-            mates: mates.iter().map(|(name, version)| (id(name), *version)).collect(),
+            committed_with: committed_with.iter().map(|(name, version)| (id(name), *version)).collect(),
             remembered: Vec::new(),
             lost: Vec::new(),
             unnamed_blobs: Vec::new(),

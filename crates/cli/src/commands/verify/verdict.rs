@@ -10,7 +10,7 @@ use selvedge_model::event::LostVersions;
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::Error;
 use selvedge_store::error::describe;
-use selvedge_store::verify::{BadBlob, Verdict};
+use selvedge_store::verify::{BadBlob, Verification};
 use serde::Serialize;
 
 use super::statement::{self, Statement};
@@ -48,7 +48,7 @@ enum LogFinding {
 
 #[derive(Debug)]
 struct JudgedLog {
-    verdict: Verdict,
+    verdict: Verification,
     /// Fingerprint, owner, and number of signed checkpoints.
     signers: Vec<SignerEntry>,
     /// Other sources that name a version of the log.
@@ -128,7 +128,7 @@ impl ThreadVerdict {
     pub(super) fn new(
         thread: ThreadId,
         file: PathBuf,
-        verdict: selvedge_store::Result<Verdict>,
+        verdict: selvedge_store::Result<Verification>,
         statements: Option<Vec<Statement>>,
         trust: &Trust,
     ) -> Self {
@@ -178,9 +178,9 @@ impl ThreadVerdict {
     }
 
     /// The other threads of its batches, and their versions.
-    pub(super) fn mates(&self) -> &[(ThreadId, u64)] {
+    pub(super) fn committed_with(&self) -> &[(ThreadId, u64)] {
         match &self.found {
-            LogFinding::JudgedLog(judged) => &judged.verdict.mates,
+            LogFinding::JudgedLog(judged) => &judged.verdict.committed_with,
             LogFinding::Failed(_) => &[],
         }
     }

@@ -88,13 +88,13 @@ fn inject(
         },
         message: if is_of_system { 0 } else { fold.conversation.users() },
         order: order as u64,
-        text: match placed.wrap {
-            false => found.text,
-            true if is_knowledge => wrapped("knowledge", &format!("id=\"{}\"", attribute(&found.id)), &found.text),
-            true => {
-                let attributes = format!("hook=\"{}\" source=\"{}\"", attribute(&placed.id), attribute(&found.id));
-                wrapped("context", &attributes, &found.text)
-            }
+        text: if !placed.wrap {
+            found.text
+        } else if is_knowledge {
+            wrapped("knowledge", &format!("id=\"{}\"", attribute(&found.id)), &found.text)
+        } else {
+            let attributes = format!("hook=\"{}\" source=\"{}\"", attribute(&placed.id), attribute(&found.id));
+            wrapped("context", &attributes, &found.text)
         },
     };
     back.output.content = json!({"injected": digest, "bytes": injected.text.len()});

@@ -267,7 +267,9 @@ impl Reader for Messages {
         if !self.is_stopped {
             return None;
         }
-        let (usage, end, notes) = (self.usage(), self.end(), self.notes());
+        let usage = self.usage();
+        let end = self.end();
+        let notes = self.notes();
         let Self { provider, blocks, started, .. } = *self;
         let content = blocks.into_iter().filter_map(|(_, block)| block.into_block(&provider)).collect();
         let mut answer = Answer::new(content, end);

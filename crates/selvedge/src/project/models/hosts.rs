@@ -61,7 +61,8 @@ impl Credentials {
 
 impl Hosts {
     pub(super) fn new(config: &config::Models, environment: &BTreeMap<String, String>) -> Self {
-        let (config, environment) = (config.clone(), environment.clone());
+        let config = config.clone();
+        let environment = environment.clone();
         Self { config, environment, connections: Connections::new(), record: None, learned: Secrets::default() }
     }
 

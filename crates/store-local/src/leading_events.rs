@@ -23,7 +23,7 @@ use crate::sealed::Mark;
 
 /// The events that the next changeset leads with.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Leads {
+pub(crate) struct LeadingEvents {
     /// The valid events, in order.
     pub(crate) events: Vec<Event>,
     /// The ids of all rows, invalid ones included; the commit that leads with the events removes them.
@@ -53,11 +53,11 @@ pub(crate) fn put(db: &Db, row: &Row, event: &Event) -> Result<Row> {
 }
 
 /// The events that the next changeset of a thread leads with. Without a key none is valid.
-pub(crate) fn read(db: &Db, row: &Row) -> Result<Leads> {
+pub(crate) fn read(db: &Db, row: &Row) -> Result<LeadingEvents> {
     let sql = "SELECT id, event, mark FROM leads WHERE thread = ? ORDER BY id";
     let mut statement = db.prepare_cached(sql).map_err(database)?;
     let mut found = statement.query([row.id]).map_err(database)?;
-    let mut leads = Leads::default();
+    let mut leads = LeadingEvents::default();
     let head = &row.head;
     let expected = row.leads;
     while let Some(row) = found.next().map_err(database)? {
