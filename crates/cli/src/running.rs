@@ -21,7 +21,7 @@ use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
 use selvedge::tools::{Detached, ProcessGroups};
 use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, RunConfig};
-use selvedge_engine::Tell;
+use selvedge_engine::EventHandler;
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::orphans::RECOVERY;
 use selvedge_engine::redact::Pattern;
@@ -155,7 +155,7 @@ impl Running {
         self,
         context: &Context<'_>,
         work: RunConfig,
-        run: impl FnOnce(&Self, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&Self, &Arc<RunConfig>, &Cancel, &mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<()> {
         let work = Arc::new(work);
         let cancel = stop_when_interrupted(context.output.speaks_to_people());
@@ -175,7 +175,7 @@ impl Running {
         &self,
         context: &Context<'_>,
         mut screen: Screen<'_>,
-        run: impl FnOnce(&mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
         for note in self.notes.take() {
             context.output.say(note);

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_log::{Head, Trust};
 use selvedge_model::event::{Injected, Process};
 use selvedge_model::fold::{Call, FoldError};
@@ -151,7 +151,7 @@ impl Fold {
     }
 
     /// Applies a changeset as it stands in the log.
-    pub(crate) fn absorb(&mut self, entry: Entry) -> Result<(), FoldError> {
+    pub(crate) fn absorb(&mut self, entry: ScannedChangeset) -> Result<(), FoldError> {
         let run = entry.checkpoint().and_then(|checkpoint| checkpoint.run_id.clone());
         for line in entry.lines {
             match line.event {

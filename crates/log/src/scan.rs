@@ -170,14 +170,14 @@ impl Classify for Damage {
 
 /// One changeset of the log, its checkpoint last.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ScannedChangeset {
     /// Its lines.
     pub lines: Vec<Line>,
     /// The end of the log after it.
     pub head: Head,
 }
 
-impl Entry {
+impl ScannedChangeset {
     /// The checkpoint that closes it.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
         match self.lines.last().map(|line| &line.event) {
@@ -266,7 +266,7 @@ impl<'a> Scanner<'a> {
 
     /// Verifies one line, given as its bytes with their `\n`, its decoded form and the hash of everything up to its end. Returns a changeset
     /// if the line closes one. After a line whose payload was not understood, changesets are verified but no longer returned.
-    fn line(&mut self, bytes: &[u8], decoded: Decoded, hash: &RunningHash) -> Result<Option<Entry>, Damage> {
+    fn line(&mut self, bytes: &[u8], decoded: Decoded, hash: &RunningHash) -> Result<Option<ScannedChangeset>, Damage> {
         let facts = LineFacts::of(&decoded).map_err(|flaw| self.damage(flaw))?;
         self.check_place(&facts)?;
         let closed = match &facts.kind {
@@ -311,7 +311,7 @@ impl<'a> Scanner<'a> {
         }
         // Successive changesets often have the same number of lines.
         let next = Vec::with_capacity(self.open.len());
-        Ok(Some(Entry { lines: std::mem::replace(&mut self.open, next), head }))
+        Ok(Some(ScannedChangeset { lines: std::mem::replace(&mut self.open, next), head }))
     }
 
     /// Verifies the last signature, if only that one is to be verified, and returns the end of the log.

@@ -166,7 +166,7 @@ fn space(text: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{self, Use};
+    use crate::schema::{self, ConnectionMode};
 
     fn made() -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_new_database_has_just_what_is_expected() {
         let (_folder, path) = made();
-        schema::open(&path, Use::Write).unwrap();
+        schema::open(&path, ConnectionMode::Write).unwrap();
         let found = SchemaDifferences::of(&Connection::open(&path).unwrap()).unwrap();
         assert_eq!(found.why(), None);
     }
@@ -217,7 +217,7 @@ mod tests {
         ] {
             let (_folder, path) = made();
             Connection::open(&path).unwrap().execute_batch(&change).unwrap();
-            let error = schema::open(&path, Use::Read).map(drop).expect_err(&change).to_string();
+            let error = schema::open(&path, ConnectionMode::Read).map(drop).expect_err(&change).to_string();
             assert!(error.contains(said), "{change}: {error}");
             assert!(!error.contains("`heads`"), "{change}: {error}");
         }

@@ -219,13 +219,13 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
 fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>) -> Result<(ThreadId, bool)> {
     let (thread, calls) = which(running, of)?;
     let work = running.run_config(&thread)?;
-    let mut is_left = false;
+    let mut is_queued = false;
     for call in &calls {
         let decided = decide_one(running, &thread, call, choice, &work)?;
-        is_left |= decided.recorded == Recorded::Left;
+        is_queued |= decided.recorded == Recorded::Queued;
         tell(context, &thread, call, choice, &decided)?;
     }
-    Ok((thread, is_left))
+    Ok((thread, is_queued))
 }
 
 /// Records the decision about one call. If another process holds the thread only to decide about it, waits for that process: the last
@@ -238,15 +238,15 @@ pub(crate) fn decide_one(
     work: &RunConfig,
 ) -> Result<selvedge::Decided> {
     let deadline = Instant::now() + DECIDER_TIMEOUT;
-    let mut left = None;
+    let mut queued = None;
     loop {
         // Before the decision, so that nothing the other process does is missed: it releases the thread, or begins to run it.
         let seen =
             Position { commits: running.store.position()?, requests: u64::MAX, leases: running.store.leases_freed() };
-        let decided = match (running.engine.decide(thread, call, choice.clone(), &who(), work), left.take()) {
+        let decided = match (running.engine.decide(thread, call, choice.clone(), &who(), work), queued.take()) {
             (Ok(decided), _) => decided,
             // The process it was queued for has applied it.
-            (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(left)) => return Ok(left),
+            (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(decided)) => return Ok(decided),
             // The value `false` must not be read as a denial: there is a command for that.
             (Err(error @ selvedge_engine::Error::EditRefused { .. }), _)
                 if *choice == Choice::Approve(Some(Value::Bool(false))) =>
@@ -259,10 +259,10 @@ pub(crate) fn decide_one(
             (Err(error), _) => return Err(hints::refused(&*running.store, &error)),
         };
         let is_run = running.store.get(thread)?.manifest.status == Status::Running;
-        if decided.recorded != Recorded::Left || is_run || Instant::now() > deadline {
+        if decided.recorded != Recorded::Queued || is_run || Instant::now() > deadline {
             return Ok(decided);
         }
-        left = Some(decided);
+        queued = Some(decided);
         running.store.watch(seen, deadline.saturating_duration_since(Instant::now()))?;
     }
 }
@@ -277,7 +277,7 @@ pub(crate) fn tell(
     let recorded = match decided.recorded {
         Recorded::Now => "now",
         Recorded::Before => "before",
-        Recorded::Left => "queued",
+        Recorded::Queued => "queued",
     };
     let decision = choice.as_str();
     if context.output.is_json() {

@@ -18,9 +18,9 @@ use crate::error::{Error, Result};
 use crate::folded::Folded;
 use crate::heads::{AccountHead, Comparison, CurrentHeads, Depth, Heads, LogHead, StoreContent, VERSION, compare};
 use crate::manifest::grants_same;
-use crate::verify::{Document, Stored, StoredLog, Verify};
+use crate::verify::{Document, StoredLog, StoredThread, Verify};
 
-impl Stored for MemoryStore {
+impl StoredThread for MemoryStore {
     fn trust(&self) -> &Trust {
         &self.shared.trust
     }

@@ -51,7 +51,7 @@ fn a_decision_is_recorded_while_another_call_runs() {
     let (at, work) = (thread.clone(), payer.work.clone());
     payer.while_looking(move |_| {
         let decided = other.engine.decide(&at, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
-        assert_eq!(decided.recorded, Recorded::Left);
+        assert_eq!(decided.recorded, Recorded::Queued);
         let until = std::time::Instant::now() + Duration::from_secs(20);
         while other.loaded(&at).calls[&call("p1")].decisions.is_empty() {
             assert!(std::time::Instant::now() < until, "it waits for the call that runs");
@@ -111,7 +111,7 @@ fn an_approval_at_the_last_moment_starts_another_run_of_the_lease_holder() {
     harness.once_after(selvedge_model::Reason::RunFinished, move |thread| {
         // It is suspended, and its process still holds it.
         let decided = other.engine.decide(thread, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
-        assert_eq!(decided.recorded, Recorded::Left);
+        assert_eq!(decided.recorded, Recorded::Queued);
     });
     harness.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
     assert_eq!(harness.store.get(&thread).unwrap().manifest.status, Status::Completed);
@@ -144,7 +144,7 @@ fn a_decision_that_was_posted_in_time_counts_whenever_it_is_read() {
     let clock = harness.clock.clone();
     payer.while_looking(move |_| {
         let decided = other.engine.decide(&at, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
-        assert_eq!(decided.recorded, Recorded::Left);
+        assert_eq!(decided.recorded, Recorded::Queued);
         clock.set(Timestamp::from_micros(clock.now().as_micros() + 61_000_000));
     });
     let ended = harness.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
@@ -165,7 +165,7 @@ fn a_decision_that_was_posted_to_a_process_that_died_counts_in_the_next_one() {
     payer.while_looking(move |_| {
         for (id, choice) in [("p1", Choice::Approve(None)), ("p2", Choice::Deny(None))] {
             let decided = other.engine.decide(&at, &call(id), choice, "bob", &work).unwrap();
-            assert_eq!(decided.recorded, Recorded::Left);
+            assert_eq!(decided.recorded, Recorded::Queued);
         }
         die();
     });
