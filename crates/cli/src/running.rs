@@ -423,7 +423,8 @@ pub(crate) fn used(cost: &Cost) -> String {
 
 /// The result of a command whose run had this outcome.
 pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
-    let (thread, Some(status)) = (&outcome.thread_id, outcome.status.status()) else { return Ok(()) };
+    let Some(status) = outcome.status.status() else { return Ok(()) };
+    let thread = &outcome.thread_id;
     let why = outcome.reason().map_or_else(|| status.to_string(), str::to_owned);
     let suspended = outcome.suspended.as_ref();
     match (status, suspended.map(|suspended| suspended.reason)) {

@@ -275,7 +275,7 @@ pub(crate) fn judge(fold: &Fold, mut decision: Decision, now: Timestamp) -> Resu
         return Ok(None);
     }
     let is_dispatched = known.is_some_and(|known| known.intent.is_some());
-    let is_about_outcome = known.is_some_and(selvedge_model::fold::Call::may_have_run);
+    let is_about_outcome = known.is_some_and(selvedge_model::fold::CallState::may_have_run);
     if if decision.is_word() { is_dispatched } else { !is_about_outcome } {
         return Err(no_open_call());
     }

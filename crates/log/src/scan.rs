@@ -31,7 +31,7 @@ pub enum Signatures {
     /// The last one, which covers every byte before it.
     Last,
     /// None: only the hashes are verified, whichever key signed them. For inspecting logs that are not to be relied on.
-    Nobodys,
+    Unchecked,
 }
 
 /// The first damage of a log.
@@ -335,7 +335,7 @@ impl<'a> Scanner<'a> {
     /// The version of the checkpoint at the end of a line, if it belongs to this log, is validly signed by a trusted key and comes after the
     /// verified ones. Its position is not checked: this only distinguishes committed data from unsigned bytes.
     fn signed_version(&self, text: &[u8]) -> Option<u64> {
-        if self.signatures == Signatures::Nobodys || checkpoint::split(text).is_none() {
+        if self.signatures == Signatures::Unchecked || checkpoint::split(text).is_none() {
             return None;
         }
         let begin = memchr::memmem::rfind(text, b"{\"seq\":").unwrap_or_default();
@@ -433,7 +433,7 @@ impl<'a> Scanner<'a> {
                 let key = self.trust.key(&claims.signer).ok_or_else(|| self.damage(Flaw::Untrusted(claims.signer)))?;
                 checkpoint::verify(text, key).map_err(|_| self.damage(Flaw::Signature))?;
             }
-            Signatures::Nobodys => {}
+            Signatures::Unchecked => {}
             Signatures::Last => {
                 let damage = self.damage(Flaw::Signature);
                 let mut line = self.last_checkpoint.take().map_or_else(Vec::new, |(line, _)| line);
@@ -456,7 +456,7 @@ impl<'a> Scanner<'a> {
 
     fn check_signer(&mut self, signer: Digest) -> Result<(), Damage> {
         match self.trust.status(&signer) {
-            _ if self.signatures == Signatures::Nobodys => return Ok(()),
+            _ if self.signatures == Signatures::Unchecked => return Ok(()),
             Some(Status::Trusted) => {}
             Some(Status::Revoked) => return Err(self.damage(Flaw::Revoked(signer))),
             None => return Err(self.damage(Flaw::Untrusted(signer))),

@@ -78,7 +78,8 @@ impl SchemaDifferences {
         let mut statement = connection.prepare(NUMBERS).map_err(database)?;
         let mut rows = statement.query([]).map_err(database)?;
         while let Some(row) = rows.next().map_err(database)? {
-            let (table, number): (String, Option<i64>) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+            let table: String = row.get(0).map_err(database)?;
+            let number: Option<i64> = row.get(1).map_err(database)?;
             if number.is_some_and(|number| number > COUNTER_MAX) {
                 self.counters.push(format!("the counter of table `{table}`"));
             }

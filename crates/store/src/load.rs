@@ -48,7 +48,7 @@ pub fn load_as(
         (head, None) => (head, None),
         (_, finding) => {
             folded = None;
-            (read(logs, thread, trust, Signatures::Nobodys, mode, |entry| fold(&mut folded, entry))?.0, finding)
+            (read(logs, thread, trust, Signatures::Unchecked, mode, |entry| fold(&mut folded, entry))?.0, finding)
         }
     };
     let broken = |source: FoldError| Error::Integrity {

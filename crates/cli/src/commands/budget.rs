@@ -139,10 +139,12 @@ impl BudgetReport {
         };
         let verified = |audit: &Audit| {
             let peaks = audit.accounts.iter().map(|(id, history)| (id.to_string(), json!(history.peak)));
-            let (verdict, holds) = match (audit.found.is_empty(), audit.is_complete()) {
-                (false, _) => ("fails", Some(false)),
-                (true, true) => ("holds", Some(true)),
-                (true, false) => ("incomplete", None),
+            let (verdict, holds) = if !audit.found.is_empty() {
+                ("fails", Some(false))
+            } else if audit.is_complete() {
+                ("holds", Some(true))
+            } else {
+                ("incomplete", None)
             };
             json!({
                 "logs": audit.logs,
@@ -295,10 +297,14 @@ fn at_bound<'b>(branch: &'b Branch, store: &dyn Backend) -> Vec<(&'b Reservation
     }
     let mut answered = BTreeSet::new();
     let is_read = branch.threads.iter().all(|thread| unreported(thread, store, &mut answered).is_ok());
-    let why = |held: &Reservation| match is_read {
-        _ if answered.contains(&held.id) => "usage_not_reported",
-        true => "answer_lost",
-        false => "usage_unknown",
+    let why = |held: &Reservation| {
+        if answered.contains(&held.id) {
+            "usage_not_reported"
+        } else if is_read {
+            "answer_lost"
+        } else {
+            "usage_unknown"
+        }
     };
     unknown.into_iter().map(|held| (held, why(held))).collect()
 }

@@ -176,7 +176,7 @@ fn arguments(file: &std::path::Path, context: &Context<'_>) -> Result<Value> {
 fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     let running = Running::open(context, &of.recording)?;
     let decided = record(&running, &of, choice, context);
-    let (thread, left) = match decided {
+    let (thread, is_queued) = match decided {
         Ok(decided) => decided,
         Err(failure) => {
             running.close(context);
@@ -187,7 +187,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     let is_undecided = |manifest: &Manifest| manifest.undecided(SystemClock.now()).next().is_some();
     let waits = Some(running.store.get(&thread)?.manifest).filter(is_undecided);
     let is_each = running.project.config.approvals.wait == Wait::Each;
-    if !left && !of.no_run && (waits.is_none() || is_each) {
+    if !is_queued && !of.no_run && (waits.is_none() || is_each) {
         let work = running.run_config(&thread)?;
         let shown = running.show(context, work, |running, work, cancel, tell| {
             running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
@@ -202,7 +202,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
         };
     }
     running.close(context);
-    match (left, &waits) {
+    match (is_queued, &waits) {
         (true, _) => context.output.tell(format!("queued: the process running {thread} will apply it")),
         (false, None) => context.output.tell(format!("`selvedge resume {thread}` continues")),
         (false, Some(_)) if of.no_run => {

@@ -265,7 +265,8 @@ fn short_text(value: &Value) -> Option<String> {
 
 fn outcome(report: &Report, last_run: Option<u64>) -> Result<()> {
     let Some(first) = report.differences.first() else { return Ok(()) };
-    let (thread, version): (&ThreadId, u64) = (&report.thread_id, first.version);
+    let thread = &report.thread_id;
+    let version = first.version;
     let message = format!("`{thread}` diverged at version {version}: {}", count(report.count, "difference"));
     // The rest of a run that diverged can't be compared.
     let from = report.ended_at.unwrap_or(version);

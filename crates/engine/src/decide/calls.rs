@@ -14,7 +14,7 @@ use std::sync::Arc;
 use selvedge_items::config::Wait;
 use selvedge_log::hash::sha256;
 use selvedge_model::event::{Ask, Decision, EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent};
-use selvedge_model::fold::{Call as Known, Spawned};
+use selvedge_model::fold::{CallState as Known, Spawned};
 use selvedge_model::tool::{Call, Output};
 use selvedge_model::{CallId, Event, Reason, Timestamp, Tool, ToolKind, ToolSpec};
 use serde_json::{Value, json};

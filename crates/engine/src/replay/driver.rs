@@ -370,10 +370,12 @@ impl Driver {
         let has_next = away.iter().any(|(call, _)| is_next(call));
         let has_lost = !has_next && !next.is_empty() && away.iter().any(|(call, _)| is_lost(call));
         for (call, is_once) in away {
-            let goes = match (has_next, has_lost) {
-                (true, _) => is_next(&call),
-                (false, true) => is_lost(&call),
-                (false, false) => true,
+            let goes = if has_next {
+                is_next(&call)
+            } else if has_lost {
+                is_lost(&call)
+            } else {
+                true
             };
             if let Some(started) = goes.then(|| started.remove(&call)).flatten() {
                 let (landed, failure) = call_end(started.dispatch(&running.cancel).wait(), is_once);

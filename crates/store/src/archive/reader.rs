@@ -243,10 +243,12 @@ impl<'a> ArchiveReader<'a> {
     pub(super) fn bad_blobs(&self, named: &NamedBlobs) -> Result<Vec<BadBlob>> {
         let mut changed = self.changed.clone();
         let look = |(blob, version): (Digest, u64)| {
-            let why = match (changed.remove(&blob), self.seen.contains(&format!("blobs/{blob}"))) {
-                (true, _) => "does not match its name",
-                (false, false) => "is missing",
-                (false, true) => return None,
+            let why = if changed.remove(&blob) {
+                "does not match its name"
+            } else if self.seen.contains(&format!("blobs/{blob}")) {
+                return None;
+            } else {
+                "is missing"
             };
             Some(BadBlob { blob, version, why: why.to_owned() })
         };

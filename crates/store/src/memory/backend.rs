@@ -214,12 +214,11 @@ impl SignedFiles for MemoryStore {
 impl Handle for MemoryStore {
     fn shut_down(&mut self) -> Result<()> {
         let owner = self.owner().clone();
-        let mut inner = self.inner();
-        inner
-            .threads
-            .values_mut()
-            .filter(|slot| slot.holder.as_ref() == Some(&owner))
-            .for_each(|slot| slot.holder = None);
+        for slot in self.inner().threads.values_mut() {
+            if slot.holder.as_ref() == Some(&owner) {
+                slot.holder = None;
+            }
+        }
         Ok(())
     }
 }

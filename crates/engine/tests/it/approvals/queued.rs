@@ -45,10 +45,12 @@ fn an_approval_by_another_process_during_a_run_is_served_by_that_run() {
 /// A decision that came during a long call was recorded only when that call had ended.
 #[test]
 fn a_decision_is_recorded_while_another_call_runs() {
-    let (harness, mut payer) = (Harness::new(), payer(two()));
+    let harness = Harness::new();
+    let mut payer = payer(two());
     let other = harness.another();
     let thread = harness.thread();
-    let (at, work) = (thread.clone(), payer.work.clone());
+    let at = thread.clone();
+    let work = payer.work.clone();
     payer.while_looking(move |_| {
         let decided = other.engine.decide(&at, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
         assert_eq!(decided.recorded, Recorded::Queued);
@@ -69,12 +71,14 @@ fn a_decision_is_recorded_while_another_call_runs() {
 /// Its call has an intent and no outcome, as one whose outcome is unknown.
 #[test]
 fn a_call_that_runs_is_not_settled_by_a_request() {
-    let (harness, mut payer) = (Harness::new(), payer(one()));
+    let harness = Harness::new();
+    let mut payer = payer(one());
     payer.work.gate = Arc::new(|_, _| Permission::Allowed);
     let other = harness.another();
     let thread = harness.thread();
     let mut pay = CountingTool::new("pay", EffectClass::AtMostOnce);
-    let (at, seen) = (thread.clone(), pay.ran.clone());
+    let at = thread.clone();
+    let seen = pay.ran.clone();
     pay.answer = Output::text("paid");
     pay.meanwhile = Arc::new(move |_| {
         let done = Decision {
