@@ -211,8 +211,8 @@ impl Need {
                 "suspended ({why}): resolve the call as shown below, or `selvedge cancel {thread}` ends it and frees its money"
             );
         }
-        let go_on = self.commands.first().map_or_else(String::new, |command| format!("`{command}` continues it, "));
-        format!("suspended ({why}): {go_on}`selvedge cancel {thread}` ends it and frees its money")
+        let continues = self.commands.first().map_or_else(String::new, |command| format!("`{command}` continues it, "));
+        format!("suspended ({why}): {continues}`selvedge cancel {thread}` ends it and frees its money")
     }
 }
 

@@ -198,7 +198,7 @@ impl HeldThread {
             match (block, copy) {
                 (Block::Image { blob, .. }, Some(copy)) => *blob = copy,
                 (block @ Block::Image { .. }, None) => {
-                    *block = Block::text(format!("[an image that is gone: blob {named}]"));
+                    *block = Block::text(format!("[an image that is missing: blob {named}]"));
                 }
                 (Block::Text { text, blob }, copy) => {
                     *text = renamed(text);

@@ -1,6 +1,6 @@
 //! Searches all threads of a store: for a person, and for an agent within its own threads.
 //!
-//! The index is caught up first, and what it lacks is said. Every hit is read back from the verified log before it is returned; one whose
+//! The index is caught up first, and the result says what it lacks. Every hit is read back from the verified log before it is returned; one whose
 //! log can't be verified is marked. If the index is wrong about a thread, the thread is indexed again and the search repeated, once.
 //!
 //! An agent's own threads are those that its name is recorded for as their agent, whichever run or family they belong to: a child that

@@ -227,7 +227,7 @@ pub struct ManifestChanged {
     /// The usage of the model call that made the title; absent if a person or a program gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title_usage: Option<Box<TurnUsage>>,
-    /// A new session of an external engine.
+    /// A new session of a provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// New outputs.

@@ -324,7 +324,7 @@ impl Thread {
     }
 
     fn message(&mut self, message: Message) {
-        self.heard(&message);
+        self.observe_message(&message);
         let is_new = message.id.as_ref().is_none_or(|id| self.known.insert(id.clone()));
         if is_new {
             self.messages.push(message);
@@ -333,9 +333,9 @@ impl Thread {
 
     /// Applies everything about a message except storing it, for a caller that keeps the messages elsewhere. A user's message to a run
     /// resets the usage that counts against limits.
-    pub fn heard(&mut self, message: &Message) {
+    pub fn observe_message(&mut self, message: &Message) {
         if message.role == Role::User && self.manifest.run_id.is_some() {
-            self.meter.heard();
+            self.meter.user_message();
         }
         self.manifest.answered(message);
         // A session is known again from the usage of the answer, which follows its message.

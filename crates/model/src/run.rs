@@ -28,7 +28,7 @@ pub enum FailureClass {
     ModelRateLimited,
     /// The answer was cut off.
     ModelAnswerCut,
-    /// The external engine no longer knows the session.
+    /// The provider no longer knows the session.
     ModelSessionRefused,
     /// The prompt was longer than the model's context window.
     ModelContextTooLong,

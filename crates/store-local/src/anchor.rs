@@ -72,7 +72,7 @@ impl Bucket {
         match self {
             Self::Accounts(bucket) => {
                 let found = rows::accounts(db, "bucket = ?", &bucket.to_string())?;
-                // They come from an index: what it leaves out makes the sum too small, and what it has too much is told here.
+                // They come from an index: what it leaves out makes the sum too small, and an entry that it has twice is found here.
                 let is_own = found.iter().all(|account| Self::of_account(&account.id) == self);
                 if !is_own || !found.is_sorted_by(|one, next| one.id < next.id) {
                     return Err(bad_row("an index of accounts was changed"));

@@ -49,7 +49,7 @@ pub(crate) fn bad_row(what: impl std::fmt::Display) -> Error {
     Error::Integrity { what: BAD_ROW.to_owned(), why: what.to_string(), hint: Some(crate::schema::REBUILD.to_owned()) }
 }
 
-/// What is said of such a database.
+/// The message about such a database.
 const BAD_ROW: &str = "`registry.db` is damaged";
 
 /// Whether an error is that of [`bad_row`].

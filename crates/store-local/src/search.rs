@@ -86,7 +86,7 @@ INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
 INSERT INTO trigrams (trigrams, rank) VALUES ('secure-delete', 1);
 ";
 
-/// What is said about an index that must be built anew.
+/// The hint for an index that must be built anew.
 const DAMAGED: &str = "`search.db` is damaged";
 
 /// Maps an error of the index to a store error.

@@ -161,7 +161,7 @@ pub enum Error {
         message: MessageId,
     },
     /// A batch with the same thread twice, or without any.
-    #[error("a batch needs at least one part and no thread twice")]
+    #[error("a batch must not be empty or name a thread twice")]
     BadBatch,
     /// The first changeset of a thread must create it, and no other may.
     #[error("a thread is created by its first changeset, and by no other")]
@@ -489,7 +489,7 @@ impl Classify for Error {
                         "the database is older than the log: `selvedge repair {thread}` updates it, `selvedge reindex` rebuilds all of it"
                     ),
                     Finding::Truncated { have: Some(_), .. } => format!(
-                        "restore the file from a copy; `selvedge repair {thread} --accept-loss` continues without the lost versions, and records that for good"
+                        "restore the file from a copy; `selvedge repair {thread} --accept-loss` continues without the lost versions, and records that permanently"
                     ),
                     Finding::Database { .. } => {
                         "`selvedge reindex` rebuilds the database from the logs, which are not changed".to_owned()

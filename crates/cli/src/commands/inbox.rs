@@ -34,8 +34,8 @@ const TO_RESUME: Duration = Duration::from_secs(3);
 /// is a queued decision ("approve", "edit", "deny", "done", "not_done", "unknown"), or null. "resume_mode" is what an approval does,
 /// and null for a call whose outcome is unknown: "replay_tool_call" makes the call as it is, "pass_decision_to_tool" makes it with
 /// the value of `approve --with`, and "use_decision_as_tool_result" uses that value as the result without making the call. "expired"
-/// means that the time to decide is over: when resumed, the thread continues without the call. "dispatched_at" and "probed" belong to
-/// a call whose outcome is unknown; "probed" is null if its own run recorded that, else {"call_id", "process": "ended", "gone" or
+/// means that the approval request has expired: when resumed, the thread continues without the call. "dispatched_at" and "probed" belong to
+/// a call whose outcome is unknown; "probed" is null if the run itself recorded that the outcome is unknown, else what recovery found: {"call_id", "process": "ended", "gone" or
 /// "alive" (absent if none is recorded), "reconciled": "unknown" (absent if its tool was not asked), "no_reconcile": true (if it has no reconcile
 /// command)}.
 #[derive(Debug, clap::Args)]

@@ -229,7 +229,7 @@ fn closing(report: &Report) -> String {
     let thread = &report.thread_id;
     let state = report.state_now.short();
     match (report.is_identical(), report.compared) {
-        (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken from the record"),
+        (true, 0) => format!("no changeset of {thread} was decided by the engine: {given} taken from the record"),
         (true, _) => {
             let word = paint(GOOD, "identical:");
             format!("{word} {compared} of {thread} decided as recorded, state {state}; {given} taken from the record")

@@ -26,17 +26,18 @@ const PASSAGE_CHARS: usize = 300;
 /// Search all threads
 ///
 /// Searches what users, models and tools wrote, in every thread, and the blobs with what was too large for a line. The best passage of each
-/// thread is shown with its place (thread and line), the messages around it, and the command that shows it whole.
+/// thread is shown with its thread and line, the messages around it, and the command that shows it whole.
 ///
 /// A query is words that must all be in one passage; `"was not paid"` is a phrase, `invo*` the beginning of a word. `OR`, `NOT` and parentheses
-/// combine them; `agent:scribe`, `directive:report`, `status:suspended` and `since:7d` say where. Anything that is no such syntax is text:
-/// `a NEAR b`, `foo:bar`, a lone quote. Case and accents are ignored.
+/// combine them; `agent:scribe`, `directive:report`, `status:suspended` and `since:7d` restrict the search. Anything else is literal text,
+/// such as `a NEAR b`, `foo:bar` or a lone quote. Case and accents are ignored.
 ///
 /// With --semantic the passages whose vectors are close to that of the query are ranked with those that have its words. The vectors are made by
 /// the embedder that the configuration names (`embeddings.model`); if it does not answer, words alone are searched for.
 ///
 /// The search index is brought up to date first. It decides nothing: every passage is read back from the verified log. A passage whose log is
-/// damaged, or not signed by a trusted key, is marked. Without a signing key the index can't be written, and what it lacks is said.
+/// damaged, or not signed by a trusted key, is marked. Without a signing key the index can't be written, and the output says what
+/// it lacks.
 ///
 /// JSON: {"success", "results":[{"thread_id", "agent_id", "directive", "title", "kind", "version", "line_no", "blob", "offset", "at", "passage",
 /// "before", "after", "matches", "unverified":{"code", "why"}, "command"}], "has_more", "ignored", "commits_not_searched", "not_searched"};
@@ -47,19 +48,19 @@ pub(crate) struct Args {
     /// What to search for
     #[arg(required = true, value_name = "WORDS")]
     query: Vec<String>,
-    /// Find passages of similar meaning, too, by the embedder of the configuration
+    /// Also find passages of similar meaning, with the configured embedder
     #[arg(long)]
     semantic: bool,
-    /// Only threads of this agent; may be repeated
+    /// Only threads of this agent; can be repeated
     #[arg(long, value_name = "AGENT")]
     agent: Vec<AgentId>,
-    /// Only threads of this directive; may be repeated
+    /// Only threads of this directive; can be repeated
     #[arg(long, value_name = "DIRECTIVE")]
     directive: Vec<DirectiveId>,
-    /// Only threads in this status; may be repeated
+    /// Only threads in this status; can be repeated
     #[arg(long, value_name = "STATUS")]
     status: Vec<Status>,
-    /// Only passages since then: 30m, 12h, 7d, 2w, a day such as 2026-11-18, or a whole time
+    /// Only passages since then: 30m, 12h, 7d, 2w, a day such as 2026-11-18, or a timestamp
     #[arg(long, value_name = "WHEN", value_parser = parse_since)]
     since: Option<Timestamp>,
     /// The maximum number of threads
@@ -120,7 +121,7 @@ fn embedder(project: &Project) -> Result<Arc<dyn Embedder>> {
     })
 }
 
-/// The vector of a query; nothing if the embedder does not answer, which is said.
+/// The vector of a query; nothing if the embedder does not answer, and then a notice says so.
 fn vector(embedder: &dyn Embedder, text: String, cancel: &Cancel, context: &Context<'_>) -> Option<(String, Vec<f32>)> {
     match embed(embedder, &[text], cancel) {
         Ok(vectors) => vectors.into_iter().next().map(|vector| (embedder.name().to_owned(), vector)),

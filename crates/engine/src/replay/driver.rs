@@ -203,10 +203,10 @@ impl Driver {
         self.store.post(request(&self.thread, step))?;
         let lease = self.engine.lease(&self.thread, Acquire::default())?;
         let mut held = self.take(lease)?;
-        let heard = held.drain(Some(&self.work));
+        let drained = held.drain(Some(&self.work));
         held.observer = None;
         self.engine.release_thread(held)?;
-        heard.map(|_| ())
+        drained.map(|_| ())
     }
 
     /// Repeats the stop of a suspended thread.
@@ -295,9 +295,9 @@ impl Driver {
         &self,
         held: Box<HeldThread>,
         start: Start,
-        heard: RunControl,
+        control: RunControl,
     ) -> (Box<HeldThread>, Result<outcome::Outcome>) {
-        let mut running = match Running::begin(held, start, self.work.clone(), heard) {
+        let mut running = match Running::begin(held, start, self.work.clone(), control) {
             Ok(running) => running,
             Err(unbegun) => {
                 let (held, error) = *unbegun;

@@ -156,7 +156,7 @@ impl<'a> Session<'a> {
         if waits.status.is_terminal() && waits.status != Status::Continued {
             let failure = match raise {
                 None => Failure::usage("there is nothing to resume: your next message continues the conversation"),
-                Some(_) => Failure::usage("a limit is raised when the conversation has reached it"),
+                Some(_) => Failure::usage("the conversation has reached no limit, so there is none to raise"),
             };
             return self.ended(Err(failure), lines);
         }
@@ -210,7 +210,7 @@ impl<'a> Session<'a> {
         ended
     }
 
-    /// Deals with the end of a run. What failed is told to a person, and ends a pipe.
+    /// Deals with the end of a run. A failure is shown to a person, and ends a pipe.
     fn ended(&mut self, ended: Result<Outcome>, lines: &mut Lines) -> Result<Turn> {
         match ended {
             Ok(outcome) => self.settle(outcome, lines),
