@@ -213,7 +213,7 @@ pub(crate) const WORDS: &[Page] = &[
         code: "hook_skipped",
         exits: &[Exit::Failed],
         retry: Retry::Never,
-        meaning: "The run ended without another attempt, because a hook skipped the turn after the model failed.",
+        meaning: "The run ended because a hook skipped a turn whose model call failed.",
         cause: "A hook decided `skip` at `error`.",
         remedies: &["continue: `selvedge send THREAD \"…\"`"],
         related: &["hook_decided", "completed_with_errors"],

@@ -80,8 +80,8 @@ const CONTINUATION: &[Key] = &[
     Key::new(
         "chain_max",
         Shape::Whole { min: 1, max: 10_000 },
-        "The most threads of a chain that a thread is handed off automatically for: a handoff that would make it longer suspends the \
-         thread instead. Resuming a thread explicitly may make it longer.",
+        "The maximum number of threads in a chain. A handoff that would exceed it suspends the thread instead; an explicit resume may \
+         exceed it.",
     ),
     Key::new("directive", Shape::NAME, "The directive that creates a successor's first message."),
 ];
