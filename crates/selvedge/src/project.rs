@@ -35,7 +35,8 @@ use selvedge_model::limits::Limits;
 use selvedge_model::tool::Risk;
 use selvedge_model::{AgentId, DirectiveId, Embedder, Manifest, NewThread, Run, TaskId, Tool, ToolSpec};
 use selvedge_tools::{
-    CommandEnvironment, CommandTool, DeclaredOutput, DirectiveReturn, FileList, FileRead, FileWrite, Folders,
+    CommandEnvironment, CommandTool, DeclaredOutput, DirectiveReturn, FileEdit, FileGlob, FileGrep, FileList, FileRead,
+    FileWrite, Folders,
 };
 use serde_json::{Map, Value};
 
@@ -357,7 +358,10 @@ impl Project {
         Ok(vec![
             Arc::new(FileRead::new(folders.clone())?),
             Arc::new(FileWrite::new(folders.clone())?),
-            Arc::new(FileList::new(folders)?),
+            Arc::new(FileEdit::new(folders.clone())?),
+            Arc::new(FileList::new(folders.clone())?),
+            Arc::new(FileGlob::new(folders.clone())?),
+            Arc::new(FileGrep::new(folders)?),
         ])
     }
 

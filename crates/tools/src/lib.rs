@@ -22,7 +22,7 @@ pub mod schema;
 pub use command::{CommandEnvironment, CommandTool};
 pub use directive_return::{DeclaredOutput, DirectiveReturn};
 pub use error::InvalidTool;
-pub use files::{FileList, FileRead, FileWrite, Folders};
+pub use files::{FileEdit, FileGlob, FileGrep, FileList, FileRead, FileWrite, Folders};
 pub use in_process::spec as built_in;
 pub use process::{Detached, ProcessGroups};
 pub use schema::Schema;
