@@ -68,6 +68,10 @@ static INTERRUPTS_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(Ato
 const ROTATIONS: usize = 10;
 
 fn main() -> ExitCode {
+    // Before anything else: a helper has one thread, and restricts itself.
+    if let Some(code) = selvedge::tools::sandbox::helper::answer(std::env::args_os()) {
+        return code;
+    }
     match completions::answer() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
