@@ -19,7 +19,7 @@ use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::project::{Models, Program, Project, RuleSource, capabilities, prompt_changed_since};
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
-use selvedge::tools::{Detached, ProcessGroups};
+use selvedge::tools::{Detached, ProcessGroups, Sandbox};
 use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, RunConfig};
 use selvedge_engine::EventHandler;
 use selvedge_engine::engine::Prepare;
@@ -231,6 +231,11 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<dyn Backend>, E
     Ok((store, engine))
 }
 
+/// What restricts the processes of tools: this program, started again.
+pub(crate) fn sandbox() -> Option<Sandbox> {
+    std::env::current_exe().ok().map(Sandbox::new)
+}
+
 /// The options of every engine of this program, without configured ones.
 pub(crate) fn options(store: &Arc<dyn Backend>, trust: Trust) -> EngineOptions {
     EngineOptions {
@@ -310,7 +315,7 @@ pub(crate) fn project_of(config: Config, context: &Context<'_>) -> Result<Projec
     };
     let environment = environment();
     let models = Models::configured(&config.models, &environment);
-    Ok(Project { library, folder, environment, config, models, program: Program::default() })
+    Ok(Project { library, folder, environment, config, models, program: Program::default(), sandbox: sandbox() })
 }
 
 pub(crate) fn environment() -> BTreeMap<String, String> {

@@ -12,7 +12,7 @@
 //!
 //! What is not compared, because it differs legitimately: signers, epochs, process identities, names of blobs, the digest of the
 //! configuration, and the expiry of an approval request if the two times are close. That a tool was redefined since it was called is not a
-//! difference by itself, but reported ([`Report::redefined`]). Failed snapshots, ledger records, and spawned and settled children are left
+//! difference by itself, but reported ([`Report::redefined`]). Failed snapshots, sandboxes, ledger records, and spawned and settled children are left
 //! out.
 //!
 //! What can't be compared: the prompt. A log has no prompts; a prompt is made from the messages, which are compared, and from the rules and

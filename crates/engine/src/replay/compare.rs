@@ -68,6 +68,8 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
         Event::ContextInjected(fields) if fields.contains_key("snapshot_failed") => return None,
         // Children are not run again.
         Event::ChildSpawned(_) | Event::ChildSettled(_) => return None,
+        // Nothing is started again, so nothing is restricted.
+        Event::Sandboxed(_) => return None,
         // The sender of a request, and its id, are given.
         Event::RequestAnswered(_) => return None,
         Event::ToolIntent(intent) => {
