@@ -16,8 +16,11 @@ use selvedge_store::effects::{Effect, EffectFailure, EffectState};
 
 use crate::project::Project;
 
-pub use embeddings::embed;
+pub use embeddings::embed_query;
 
+/// How long an effect rests after an attempt that had to be stopped, in microseconds: a host that does not answer would delay the end of every
+/// command.
+const REST_MICROS: i64 = 60 * 1_000_000;
 /// The most characters of a failure that are kept.
 const WHY_CHARS_MAX: usize = 500;
 
@@ -44,9 +47,31 @@ impl EffectRunner {
         Self { store, engine, project }
     }
 
-    /// Does what is due, until it is cancelled. It blocks, and must not be called inside a tokio runtime.
+    /// Does what is due, until it is cancelled; not what had to be stopped within the last minute. It blocks, and must not be called inside a
+    /// tokio runtime.
     pub fn run(&self, cancel: &Cancel) {
-        Effect::ALL.into_iter().for_each(|effect| self.run_one(effect, cancel));
+        self.run_one(Effect::Usage, cancel);
+        let run = |effect| {
+            if !self.is_resting(effect) {
+                self.run_one(effect, cancel);
+            }
+        };
+        // At the same time: a model that does not answer must not keep the embedder waiting, nor the other way round.
+        std::thread::scope(|scope| {
+            let titles = || run(Effect::Titles);
+            let spawned = std::thread::Builder::new().name("titles".to_owned()).spawn_scoped(scope, titles);
+            run(Effect::Embeddings);
+            if spawned.is_err() {
+                titles();
+            }
+        });
+    }
+
+    fn is_resting(&self, effect: Effect) -> bool {
+        let failure = self.store.effect_state(effect).ok().and_then(|state| state.failure);
+        failure.is_some_and(|failure| {
+            failure.stopped && (self.engine.now().as_micros() - failure.at.as_micros()).abs() < REST_MICROS
+        })
     }
 
     /// Does what is due of one effect.
@@ -68,7 +93,7 @@ impl EffectRunner {
         let Ok(state) = self.store.effect_state(effect) else { return };
         let failure = failed.map(|Failed(why)| {
             let why = self.engine.redacted(&why.chars().take(WHY_CHARS_MAX).collect::<String>());
-            EffectFailure { at: self.engine.now(), why }
+            EffectFailure { at: self.engine.now(), why, stopped: cancel.said().is_some() }
         });
         if failure.is_some() || state.failure.is_some() {
             _ = self.store.set_effect_state(effect, &EffectState { failure, ..state });

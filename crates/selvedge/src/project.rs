@@ -41,7 +41,7 @@ use selvedge_tools::{
 use serde_json::{Map, Value};
 
 use crate::orchestrator::older_names::Older;
-pub use chat::{Conversation, is_conversation};
+pub use chat::{Conversation, first_title, is_conversation};
 use continuation::ContinuedDirective;
 pub use error::ProjectError;
 pub use models::Models;

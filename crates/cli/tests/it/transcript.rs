@@ -165,3 +165,47 @@ fn threads_are_named_by_their_age_wherever_one_is_taken() {
     let told = sandbox.run_with(&["append", "@2", "--expect", "0", "--json"], crate::support::HELLO.as_bytes());
     assert_eq!(told.json()["version"], 1);
 }
+
+/// Commands that took only the id of a thread called `@` invalid.
+#[test]
+fn every_command_that_takes_a_thread_takes_its_age() {
+    let (sandbox, _) = Sandbox::with_thread();
+    let message = crate::support::HELLO;
+    for command in [
+        &["append", "@9", "--expect", "0"][..],
+        &["approve", "call", "--thread", "@9"],
+        &["blob", "@9", "ab"],
+        &["budget", "@9"],
+        &["cancel", "@9"],
+        &["chain", "@9"],
+        &["chain", "search", "@9", "x"],
+        &["chat", "--thread", "@9"],
+        &["deny", "call", "--thread", "@9"],
+        &["erase", "@9", "ab", "--reason", "x"],
+        &["export", "@9", "-o", "x.tar"],
+        &["export", "@9", "--format", "nova", "-o", "x.jsonl"],
+        &["heads", "export", "heads.json", "--thread", "@9"],
+        &["inbox", "@9"],
+        &["kill", "@9"],
+        &["log", "@9"],
+        &["repair", "@9"],
+        &["replay", "@9"],
+        &["resume", "@9"],
+        &["send", "@9", "x"],
+        &["settle", "call", "--done", "--thread", "@9"],
+        &["snapshots", "@9"],
+        &["state", "@9"],
+        &["thread", "delete", "@9", "--yes"],
+        &["thread", "list", "--parent", "@9"],
+        &["thread", "new", "--agent", "scribe", "--parent", "@9"],
+        &["thread", "rename", "@9", "x"],
+        &["thread", "show", "@9"],
+        &["transcript", "@9"],
+        &["tree", "@9"],
+        &["verify", "@9"],
+        &["wait", "@9"],
+    ] {
+        let ran = sandbox.run_with(&[command, &["--json"]].concat(), message.as_bytes());
+        assert!(ran.code == Some(3) && ran.stderr.contains("thread_not_found"), "{command:?}: {ran:?}");
+    }
+}
