@@ -1,10 +1,11 @@
-//! What is done after an answer was delivered: usage, titles, embeddings.
+//! What is done after an answer was delivered: usage, pages, titles, embeddings.
 //!
 //! Each effect is independent of the others, has its lock and its position in the feed, and delays no answer. It stops when it is cancelled;
 //! what is left is done by the next process that has the store open. A failure is kept with the effect's state, where `selvedge doctor` finds
 //! it, until an attempt succeeds.
 
 mod embeddings;
+mod page;
 mod titles;
 
 use std::sync::Arc;
@@ -47,12 +48,15 @@ impl EffectRunner {
     /// Does what is due, until it is cancelled. It blocks, and must not be called inside a tokio runtime.
     pub fn run(&self, cancel: &Cancel) {
         Effect::ALL.into_iter().for_each(|effect| self.run_one(effect, cancel));
+        // A title that was made is on the page, too.
+        self.run_one(Effect::Pages, cancel);
     }
 
     /// Does what is due of one effect.
     pub fn run_one(&self, effect: Effect, cancel: &Cancel) {
         let failed = match effect {
             Effect::Usage => self.store.record_usage(cancel).map(|_| ()).map_err(Failed::from),
+            Effect::Pages => self.pages(cancel),
             Effect::Titles => self.titles(cancel),
             Effect::Embeddings => self.embeddings(cancel),
         };
