@@ -16,6 +16,7 @@ use selvedge::model::limits::Cost;
 use selvedge::model::scope::Scopes;
 use selvedge::model::{Cancel, Classify, Manifest, Run, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
+use selvedge::pages::PageFollower;
 use selvedge::project::{Models, Program, Project, RuleSource, capabilities, prompt_changed_since};
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
@@ -180,7 +181,9 @@ impl Running {
         for note in self.notes.take() {
             context.output.say(note);
         }
+        let pages = PageFollower::start(&self.store, &self.engine);
         let ended = run(&mut |event| screen.show(&event));
+        drop(pages);
         screen.finish();
         context.tell_problems();
         ended.map_err(|error| hints::refused(&*self.store, &error))

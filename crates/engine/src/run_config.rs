@@ -7,6 +7,7 @@ use std::time::Duration;
 use selvedge_items::config::{ErrorClass, ResumeMode, Stops, Wait};
 use selvedge_log::hash::sha256;
 use selvedge_model::limits::Limits;
+use selvedge_model::run::PromptPart;
 use selvedge_model::{AgentId, Digest, Model, Price, ThreadId, Tool, ToolKind, ToolSpec};
 use serde_json::Value;
 
@@ -46,6 +47,8 @@ pub struct RunConfig {
     pub agent_id: AgentId,
     /// The system prompt.
     pub system: String,
+    /// The texts that items brought into the system prompt and the first message; recorded with the run.
+    pub prompt: Vec<PromptPart>,
     /// The model.
     pub model: Arc<dyn Model>,
     /// The provider's name for the model.
@@ -181,6 +184,7 @@ impl RunConfig {
         Self {
             agent_id,
             system: String::new(),
+            prompt: Vec::new(),
             model,
             model_name: model_name.into(),
             tools: Vec::new(),

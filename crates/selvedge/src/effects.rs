@@ -1,10 +1,11 @@
-//! What is done after an answer was delivered: usage, titles, embeddings.
+//! What is done after an answer was delivered: usage, pages, titles, embeddings.
 //!
 //! Each effect is independent of the others, has its lock and its position in the feed, and delays no answer. It stops when it is cancelled;
 //! what is left is done by the next process that has the store open. A failure is kept with the effect's state, where `selvedge doctor` finds
 //! it, until an attempt succeeds.
 
 mod embeddings;
+mod page;
 mod titles;
 
 use std::sync::Arc;
@@ -65,6 +66,8 @@ impl EffectRunner {
                 titles();
             }
         });
+        // A title that was made is on the page, too.
+        self.run_one(Effect::Pages, cancel);
     }
 
     fn is_resting(&self, effect: Effect) -> bool {
@@ -78,6 +81,7 @@ impl EffectRunner {
     pub fn run_one(&self, effect: Effect, cancel: &Cancel) {
         let failed = match effect {
             Effect::Usage => self.store.record_usage(cancel).map(|_| ()).map_err(Failed::from),
+            Effect::Pages => self.pages(cancel),
             Effect::Titles => self.titles(cancel),
             Effect::Embeddings => self.embeddings(cancel),
         };

@@ -34,6 +34,7 @@ use crate::error::{Result, ShutDown};
 use crate::follow::Follow;
 use crate::job::{Job, Task};
 use crate::orchestrator::Orchestrator;
+use crate::pages::PageFollower;
 use crate::pending::Pending;
 use crate::project::{Project, RunOptions, capabilities};
 use crate::proof::{self, Archive, Proof};
@@ -49,6 +50,9 @@ pub struct Selvedge {
 }
 
 struct Shared {
+    /// Keeps pages current; it ends before the rest.
+    #[expect(dead_code, reason = "it is only held")]
+    pages: Option<PageFollower>,
     store: Arc<dyn Backend>,
     engine: Engine,
     project: Arc<Project>,
@@ -150,9 +154,20 @@ impl Selvedge {
         let is_shut_down = AtomicBool::new(false);
         let waits = Cancel::new();
         let pool = Pool::bounded(POOL_THREADS_MAX);
-        let shared =
-            Shared { store, engine, project, orchestrator, defaults, recovered, notices, is_shut_down, waits, pool };
-        let shared = Arc::new(shared);
+        let pages = (access == Access::ReadWrite).then(|| PageFollower::start(&store, &engine));
+        let shared = Arc::new(Shared {
+            pages,
+            store,
+            engine,
+            project,
+            orchestrator,
+            defaults,
+            recovered,
+            notices,
+            is_shut_down,
+            waits,
+            pool,
+        });
         if access == Access::ReadWrite {
             after_runs(&shared);
         }

@@ -204,6 +204,8 @@ impl Core {
         }
         self.leave_search(thread, None)?;
         self.leave_embeddings(thread, None)?;
+        let buried: Tombstone = serde_json::from_str(document).map_err(bad_row)?;
+        self.leave_pages(&buried.manifest)?;
         self.write(Durability::Lazy, |connection| {
             rows::execute(connection, "UPDATE tombstones SET buried = 1 WHERE thread_id = ?", [thread.as_str()])?;
             Ok(())

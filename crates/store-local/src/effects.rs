@@ -3,6 +3,7 @@
 //! ```text
 //! .ai/usage.jsonl                              one line for each run
 //! .ai/agents/<id>/embeddings.jsonl             one line for each passage with a vector
+//! .ai/knowledge/agent/threads/…                pages, see `pages`
 //! .ai/agent/threads/effects/<effect>.json      position, last failure, and the length of the file that the position belongs to
 //! .ai/agent/threads/effects/<effect>.lock      locked by the process that does the effect; <effect>.file.lock by one that writes its file
 //! ```
@@ -84,7 +85,7 @@ impl Core {
     }
 
     /// Waits until no other process writes the file of an effect.
-    fn lock_file_of(&self, effect: Effect) -> Result<Box<dyn DiskFile>> {
+    pub(crate) fn lock_file_of(&self, effect: Effect) -> Result<Box<dyn DiskFile>> {
         let path = self.effect_file(effect, "file.lock");
         let file = self.lock_path(&path)?;
         file.lock().map_err(io_error("lock", &path))?;

@@ -55,6 +55,7 @@ mod lru;
 mod manifest;
 mod open;
 mod overlay;
+mod pages;
 mod problems;
 #[cfg(test)]
 mod query_plans;

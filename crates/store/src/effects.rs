@@ -17,6 +17,8 @@ use crate::usage::UsageRecord;
 pub enum Effect {
     /// The records of usage.
     Usage,
+    /// The pages of threads.
+    Pages,
     /// The titles of threads.
     Titles,
     /// The vectors of passages.
@@ -25,12 +27,13 @@ pub enum Effect {
 
 impl Effect {
     /// All of them, in the order in which they are done.
-    pub const ALL: [Self; 3] = [Self::Usage, Self::Titles, Self::Embeddings];
+    pub const ALL: [Self; 4] = [Self::Usage, Self::Pages, Self::Titles, Self::Embeddings];
 
     /// Its name, as stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Usage => "usage",
+            Self::Pages => "pages",
             Self::Titles => "titles",
             Self::Embeddings => "embeddings",
         }

@@ -15,7 +15,7 @@
 //!   [`archive`]: a thread as one file.
 //! - [`backend`]: everything that commands need from a store. [`doctor`]: the findings of an examination.
 //! - [`search`]: full-text search: the query grammar, documents, ranking and the contract of an index.
-//! - [`effects`]: what is done after a run, and how far; [`usage`]: what runs used.
+//! - [`effects`]: what is done after a run, and how far; [`usage`]: what runs used; [`pages`]: what people read of a thread.
 //! - `forward`: a store that wraps another one.
 //! - [`memory`]: a store without a disk.
 //! - `conformance`: the public suite, behind the feature of that name.
@@ -42,6 +42,7 @@ pub mod load;
 pub mod manifest;
 pub mod memory;
 pub mod newest;
+pub mod pages;
 pub mod prepare;
 pub mod queue;
 pub mod seal;
@@ -58,6 +59,7 @@ pub use contract::{
     Logs, Page, Position, PostedNotice, QueuedRequest, Registry, Store, Summary, Tombstone,
 };
 pub use error::{Error, Result};
+pub use pages::Pages;
 #[doc(hidden)]
 pub use selvedge_log as log;
 #[doc(hidden)]

@@ -1298,6 +1298,18 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["store_outdated", "store_unusable"],
     },
     Page {
+        code: "no_page",
+        exits: &[Exit::Usage],
+        retry: Retry::Helps,
+        meaning: "There is no signed page of this thread yet.",
+        cause: "Pages are written while threads run and after each run. The thread has not run, its page was removed, or the process ended before it was written.",
+        remedies: &[
+            "show the conversation from the log: `selvedge transcript THREAD`",
+            "write all pages: `selvedge reindex`",
+        ],
+        related: &["not_found"],
+    },
+    Page {
         code: "no_store",
         exits: &[Exit::NotFound],
         retry: Retry::Never,

@@ -90,6 +90,7 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
             // Prompts are not compared.
             run.meta.config = None;
             run.meta.system = None;
+            run.meta.prompt.clear();
             if let Some(cost) = &mut run.meta.cost {
                 without_unknown(cost);
             }

@@ -84,6 +84,8 @@ impl Project {
             acknowledged: &acknowledged,
             limits,
             model,
+            directive_id: None,
+            task_id: None,
             task: None,
             inputs: &Map::new(),
         };
