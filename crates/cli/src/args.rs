@@ -16,6 +16,7 @@ use crate::commands::{
     prune, reindex, repair, replay, restore, resume, run, search, send, sign, snapshots, state, stop, thread_delete,
     thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify, wait,
 };
+use crate::commands::{graph_check, graph_list, graph_new, graph_run};
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::error::{Exit, Failure};
@@ -109,6 +110,9 @@ pub(crate) enum Command {
     /// Create, list and check directives
     #[command(subcommand)]
     Directive(DirectiveCommand),
+    /// Create, check and run graphs: pipelines that stop anywhere and continue
+    #[command(subcommand)]
+    Graph(GraphCommand),
     /// Create and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
@@ -178,6 +182,15 @@ pub(crate) enum DirectiveCommand {
     New(directive_new::Args),
     List(directive_list::Args),
     Check(directive_check::Args),
+}
+
+/// The commands on graphs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum GraphCommand {
+    New(graph_new::Args),
+    List(graph_list::Args),
+    Check(graph_check::Args),
+    Run(graph_run::Args),
 }
 
 /// The commands on tools.
