@@ -50,6 +50,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("graph new", &["selvedge graph new nightly"]),
     ("graph list", &["selvedge graph list"]),
     ("graph check", &["selvedge graph check review"]),
+    ("graph show", &["selvedge graph show review"]),
     ("graph run", &["selvedge graph run review --input city=Bern"]),
     ("tool", &["selvedge tool list"]),
     ("tool new", &["selvedge tool new fetch"]),

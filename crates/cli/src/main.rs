@@ -55,7 +55,7 @@ use crate::commands::{
     thread_delete, thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify,
     wait,
 };
-use crate::commands::{graph_check, graph_list, graph_new, graph_run};
+use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::context::Context;
@@ -158,6 +158,7 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
             GraphCommand::New(args) => graph_new::run(&args, context),
             GraphCommand::List(args) => graph_list::run(args, context),
             GraphCommand::Check(args) => graph_check::run(&args, context),
+            GraphCommand::Show(args) => graph_show::run(&args, context),
             GraphCommand::Run(args) => graph_run::run(args, context),
         },
         Some(Command::Tool(ToolCommand::List(args))) => tool_list::run(args, context),

@@ -26,6 +26,7 @@ pub(crate) mod graph_check;
 pub(crate) mod graph_list;
 pub(crate) mod graph_new;
 pub(crate) mod graph_run;
+pub(crate) mod graph_show;
 pub(crate) mod heads;
 pub(crate) mod help;
 pub(crate) mod hooks_list;

@@ -201,7 +201,14 @@ impl Walk<'_> {
                 },
             }
         }
-        self.commit(self.advance(Delta::default()))
+        let delta = self.advance(Delta::default());
+        if delta.events.is_empty() {
+            // The record says that a call is open which is not: versions of the log were lost.
+            let why = "the record of its step is incomplete";
+            let delta = Delta { events: vec![self.failed(why, Some(&node.name), progress.step)], ..Delta::default() };
+            return self.commit(delta);
+        }
+        self.commit(delta)
     }
 
     /// The node of the run is not in the definition: a change was accepted that removed it.

@@ -19,6 +19,8 @@ use crate::held::Delta;
 
 /// The most bytes of a list's elements in one patch, so that no line is too long.
 const PATCH_BYTES_MAX: usize = 512 << 10;
+/// How the error of a call begins that may not be made: no retry helps.
+const DENIED: &str = "not allowed: ";
 /// The key of the state with the last error.
 const LAST_ERROR: &str = "_last_error";
 
@@ -77,7 +79,7 @@ impl Walk<'_> {
             (_, _) => {
                 let failure = self.failure(node, current, &Outcomes::of(&delta));
                 match failure {
-                    Some(error) if current.attempt < node.retry.attempts => {
+                    Some(error) if current.attempt < node.retry.attempts && !error.starts_with(DENIED) => {
                         delta.append(self.again(node, current, &error, node.retry.wait_after(current.attempt)));
                         delta
                     }
