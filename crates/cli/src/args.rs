@@ -17,6 +17,7 @@ use crate::commands::{
     thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify, wait,
 };
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, sandbox_check, tool_new, transcript};
+use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
@@ -109,6 +110,9 @@ pub(crate) enum Command {
     /// Create, list and check directives
     #[command(subcommand)]
     Directive(DirectiveCommand),
+    /// Create, check and run graphs: pipelines that stop anywhere and continue
+    #[command(subcommand)]
+    Graph(GraphCommand),
     /// Create and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
@@ -181,6 +185,16 @@ pub(crate) enum DirectiveCommand {
     New(directive_new::Args),
     List(directive_list::Args),
     Check(directive_check::Args),
+}
+
+/// The commands on graphs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum GraphCommand {
+    New(graph_new::Args),
+    List(graph_list::Args),
+    Check(graph_check::Args),
+    Show(graph_show::Args),
+    Run(graph_run::Args),
 }
 
 /// The commands on tools.

@@ -44,7 +44,7 @@ use std::sync::{Arc, LazyLock};
 use selvedge_model::Stop;
 
 use crate::args::{
-    AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
+    AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
     ModelCommand, SandboxCommand, ThreadCommand, ToolCommand,
 };
 use crate::commands::sandbox_check;
@@ -56,6 +56,7 @@ use crate::commands::{
     thread_delete, thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify,
     wait,
 };
+use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::context::Context;
@@ -158,6 +159,13 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Agent(AgentCommand::List(args))) => agent_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::List(args))) => directive_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::Check(args))) => directive_check::run(&args, context),
+        Some(Command::Graph(command)) => match command {
+            GraphCommand::New(args) => graph_new::run(&args, context),
+            GraphCommand::List(args) => graph_list::run(args, context),
+            GraphCommand::Check(args) => graph_check::run(&args, context),
+            GraphCommand::Show(args) => graph_show::run(&args, context),
+            GraphCommand::Run(args) => graph_run::run(args, context),
+        },
         Some(Command::Tool(ToolCommand::List(args))) => tool_list::run(args, context),
         Some(Command::Knowledge(command)) => match command {
             KnowledgeCommand::Search(args) => knowledge_search::run(&args, context),

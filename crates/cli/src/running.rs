@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use selvedge::effects::EffectRunner;
+use selvedge::graph_view::pages::PageWriter;
 use selvedge::items::config::{Folders, SecretPattern, Unsigned};
 use selvedge::items::{Config, Library, Policy};
 use selvedge::log::Trust;
@@ -21,7 +22,7 @@ use selvedge::project::{Models, Program, Project, RuleSource, capabilities, prom
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
 use selvedge::tools::{Detached, ProcessGroups, Sandbox};
-use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, RunConfig};
+use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, RunConfig, RunEvent, Subscription, Watched};
 use selvedge_engine::EventHandler;
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::orphans::RECOVERY;
@@ -29,7 +30,7 @@ use selvedge_engine::redact::Pattern;
 use selvedge_engine::spawn::Children;
 use selvedge_model::event::{Ask, SuspendReason, Suspended};
 use selvedge_model::tool::Started;
-use selvedge_model::{Clock, ThreadId};
+use selvedge_model::{Clock, Reason, ThreadId};
 use selvedge_store::Backend;
 use selvedge_store_local::Access;
 use selvedge_store_local::system::{SystemClock, SystemIds};
@@ -161,7 +162,16 @@ impl Running {
         let work = Arc::new(work);
         let cancel = stop_when_interrupted(context.output.speaks_to_people());
         let screen = Screen::new(context, &*self.store);
-        let ended = self.perform(context, screen, |tell| run(&self, &work, &cancel, tell));
+        let pages = GraphPages::of(&self);
+        let ended = self.perform(context, screen, |tell| {
+            run(&self, &work, &cancel, &mut |event| {
+                pages.note(&event);
+                tell(event);
+            })
+        });
+        if let Some(why) = pages.finish() {
+            context.output.say(format!("a page of a graph could not be written: {}", clean(&why)));
+        }
         let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&*self.store, ended));
         // Its tools hold the engine, which holds the store.
         drop(work);
@@ -202,6 +212,42 @@ impl Running {
     pub(crate) fn close(self, context: &Context<'_>) {
         drop((self.engine, self.orchestrator));
         context.close(self.store);
+    }
+}
+
+/// The pages of graphs that this process runs: written beside the runs, the newest state of each.
+struct GraphPages {
+    writer: PageWriter,
+    events: RefCell<Subscription>,
+}
+
+impl GraphPages {
+    fn of(running: &Running) -> Self {
+        let library = running.project.library.clone();
+        let trust = running.engine.trust().clone();
+        let writer = PageWriter::new(running.store.clone(), trust, library);
+        Self { writer, events: RefCell::new(running.engine.subscribe(Watched::All)) }
+    }
+
+    /// An event of the command's own run: those of its children come with the subscription.
+    fn note(&self, event: &RunEvent) {
+        if matches!(event, RunEvent::Committed { reason: Reason::StepCommitted | Reason::RunFinished, .. }) {
+            self.take();
+        }
+    }
+
+    fn take(&self) {
+        while let Some(event) = self.events.borrow_mut().try_recv() {
+            if let RunEvent::Committed { thread, reason: Reason::StepCommitted | Reason::RunFinished, .. } = &event {
+                self.writer.note(thread);
+            }
+        }
+    }
+
+    fn finish(self) -> Option<String> {
+        self.take();
+        drop(self.events);
+        self.writer.finish()
     }
 }
 

@@ -13,13 +13,15 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::select;
 use selvedge_model::account::Posting;
 use selvedge_model::answer::{Answer, Attempt, Blobs, Session};
 use selvedge_model::blocking::BoxFuture;
-use selvedge_model::event::{InjectedPlace, SuspendReason, Suspended};
+use selvedge_model::event::{HandoffReason, InjectedPlace, SuspendReason, Suspended};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::Block;
 use selvedge_model::run::{Failure, FailureClass, PromptPart};
@@ -41,6 +43,7 @@ use crate::draft_mask::DraftMask;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::events::{NoticeKind, RunEvent};
+use crate::graph;
 use crate::grace::{TimeLimit, within_grace};
 use crate::heartbeat;
 use crate::held::{HeldThread, OtherThreads, RunContext};
@@ -131,6 +134,7 @@ pub(crate) async fn drive(
             Step::Probe(probes) => running.probe(probes).await,
             Step::Wait(Some(pause)) => running.rest(pause).await,
             Step::Wait(None) => running.wait().await,
+            Step::Pause(pause) => running.pause(pause).await,
             Step::Done => return running.over(),
         }
     }
@@ -145,7 +149,8 @@ impl Running {
         control: RunControl,
     ) -> std::result::Result<Box<Self>, NotBegun> {
         let raised = start.input.raise.as_ref();
-        let ready = held.check_price(&work).and_then(|()| held.next_run()).and_then(|run| {
+        let ready = graph::check(&held.fold, &work);
+        let ready = ready.and_then(|()| held.check_price(&work)).and_then(|()| held.next_run()).and_then(|run| {
             let raised = raised.map(|raise| held.raised(raise, &work)).transpose()?;
             Ok((run, raised))
         });
@@ -330,7 +335,10 @@ impl Running {
                 }
             }
             With::Handoff { reason, room, inputs } => {
-                let successor = held.successor(&self.rules, *room, inputs, self.live.running_ms)?;
+                let successor = match reason {
+                    HandoffReason::SegmentFull => held.next_segment(inputs, self.live.running_ms)?,
+                    _ => held.successor(&self.rules, *room, inputs, self.live.running_ms)?,
+                };
                 let handoff = successor.handoff(held, Some(*reason));
                 let detail = format!("continued in thread `{}`", handoff.new_thread_id);
                 if let Some(meta) = &mut of.meta {
@@ -376,6 +384,13 @@ impl Running {
         }
         _ = timeout(pause, self.cancel.stopped()).await;
         self.live.rested();
+    }
+
+    /// Waits this long, or until a request arrives or the run is to stop.
+    async fn pause(&mut self, pause: Duration) {
+        let stopped = pin!(self.cancel.stopped());
+        let noted = pin!(self.watch.noted());
+        _ = timeout(pause, select(stopped, noted)).await;
     }
 
     /// Asks the model, and waits for its answer.

@@ -11,7 +11,9 @@ use selvedge_model::run::PromptPart;
 use selvedge_model::{AgentId, Digest, Model, Price, ThreadId, Tool, ToolKind, ToolSpec};
 use serde_json::Value;
 
+use crate::conversation::OpenCall;
 use crate::error::{Error, Result};
+use crate::graph::GraphRules;
 use crate::hooks::Hooks;
 use crate::spawn::Spawning;
 
@@ -75,6 +77,8 @@ pub struct RunConfig {
     pub continuation: Continuation,
     /// The hooks, which fire at the events of a run.
     pub hooks: Arc<Hooks>,
+    /// The graph that is walked, if it is a graph's run.
+    pub graph: Option<Arc<GraphRules>>,
     /// The digest of the configuration all this was made from; recorded with the run.
     pub config: Option<Digest>,
     /// How failures of the model are retried.
@@ -198,6 +202,7 @@ impl RunConfig {
             spawning: None,
             continuation: Continuation::default(),
             hooks: Arc::default(),
+            graph: None,
             config: None,
             retries: RetryPolicy::default(),
             notices: Vec::new(),
@@ -235,6 +240,11 @@ impl RunConfig {
             ToolKind::Return => Permission::Allowed,
             _ => (self.gate)(tool.spec(), arguments),
         }
+    }
+
+    /// The tool that only hooks, or only nodes of a graph, call.
+    pub(crate) fn own_tool(&self, open: &OpenCall) -> Option<&Arc<dyn Tool>> {
+        self.hooks.tool(open).or_else(|| self.graph.as_ref()?.tool(open))
     }
 
     /// Whether a run must return outputs: there is a tool for that.

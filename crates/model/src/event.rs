@@ -21,7 +21,7 @@ use crate::request::Answered;
 use crate::run::RunRecorded;
 use crate::status::Status;
 
-pub use birth::{Hold, NewThread, Predecessor, ThreadCreated, ThreadKind};
+pub use birth::{GraphBirth, GraphPosition, Hold, NewThread, Predecessor, ThreadCreated, ThreadKind};
 pub use calls::{
     CallOpened, CallOrigin, EffectClass, Process, ToolFailure, ToolFailureClass, ToolIntent, ToolOutcome, TurnUsage,
 };
@@ -247,6 +247,8 @@ pub struct ManifestChanged {
 pub enum HandoffReason {
     /// The context window of its model is full.
     ContextFull,
+    /// Its graph made as many steps as one log has.
+    SegmentFull,
     /// Its agent requested it.
     Requested,
 }

@@ -41,6 +41,8 @@ pub enum FailureClass {
     OutputLimitReached,
     /// A hook ended the run: it decided so, or it is required and failed.
     Hook,
+    /// A node of a graph failed.
+    Graph,
     /// Something other than the model failed: the store, the disk, this program.
     Engine,
 }
@@ -48,7 +50,7 @@ pub enum FailureClass {
 impl FailureClass {
     /// Whether the model failed, rather than a hook or the engine.
     pub fn is_of_model(self) -> bool {
-        !matches!(self, Self::Hook | Self::Engine)
+        !matches!(self, Self::Hook | Self::Graph | Self::Engine)
     }
 }
 

@@ -192,6 +192,7 @@ pub mod effects;
 mod error;
 mod facade;
 mod follow;
+pub mod graph_view;
 mod home;
 mod job;
 pub mod knowledge;

@@ -10,6 +10,7 @@ mod chat;
 mod continuation;
 mod error;
 mod gate;
+mod graph;
 mod hooks;
 pub mod models;
 mod permissions;
@@ -32,7 +33,7 @@ use selvedge_items::interpolate::Environment;
 use selvedge_items::knowledge::{self, LoadedKnowledge};
 use selvedge_items::library::{Kind, Library};
 use selvedge_items::{Agent, Config, ItemError};
-use selvedge_model::event::InjectedPlace;
+use selvedge_model::event::{InjectedPlace, ThreadKind};
 use selvedge_model::limits::Limits;
 use selvedge_model::run::PromptPart;
 use selvedge_model::tool::Risk;
@@ -47,6 +48,7 @@ use crate::orchestrator::older_names::Older;
 pub use chat::{Conversation, first_title, is_conversation};
 use continuation::ContinuedDirective;
 pub use error::ProjectError;
+pub use graph::{GraphOptions, PreparedGraph};
 pub use models::Models;
 use models::{PricedModel, SCRIPTED};
 pub use program::Program;
@@ -185,6 +187,9 @@ impl Project {
 
     /// The run configuration of a thread's next run, from its record; its `notices` list items that are missing since.
     pub fn run_config(&self, thread: &Manifest) -> Result<RunConfig, ProjectError> {
+        if thread.kind == ThreadKind::Graph {
+            return self.graph_config(thread);
+        }
         let mut gone = Vec::new();
         // A missing directive makes no thread unusable: its messages are in the thread.
         let directive = match thread.directive.as_ref().map(|id| self.library.directive(id)).transpose() {

@@ -1,5 +1,7 @@
 //! How a run begins: its input, the verdict on its request, and the cleanup of state that earlier runs left.
 
+use std::borrow::Cow;
+
 use selvedge_model::{Event, Message, Reason, Role, Verdict};
 
 use crate::conversation::OpenCall;
@@ -34,7 +36,7 @@ pub(super) fn begin(fold: &Fold, live: &Live, rules: &Rules, Beginning { start, 
 
 /// Answers the calls that still wait for an approval: a message came instead.
 fn cancel_pending_approvals(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules) {
-    let mut state = fold.state().clone();
+    let mut state = Cow::Borrowed(fold.state());
     let is_awaited = |call: &&OpenCall| {
         let known = fold.call(&call.id);
         let is_asked = known.is_some_and(|known| known.ask.is_some() && known.intent.is_none());
