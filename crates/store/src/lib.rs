@@ -7,9 +7,11 @@
 //! - [`prepare`]: from a caller's batch to what a backend must make durable.
 //! - [`group`]: jobs that wait at the same time are committed together. [`inbox`]: what every backend shares about requests.
 //! - [`load`]: a thread, folded from its log. [`queue`], [`lease`]: queues and leases. [`chain`], [`blob`]: chains of continued threads,
-//!   and the blobs beside their logs. [`tombstone`]: the postings of a deleted log.
+//!   and the blobs beside their logs. [`tombstone`]: what is signed about a deleted thread.
+//! - [`derived`]: the rows of a thread, and [`recomputed`]: accounts, both computed again from logs.
 //! - [`heads`]: the head of every log, signed and kept elsewhere.
 //! - [`newest`]: threads named by their age.
+//! - [`seal`]: the marks by which rows of a database count, written once for every backend; [`saved_state`]: a folded state with such a mark.
 //! - [`snapshot`]: folds of long logs, so that loading them reads only what was appended since.
 //! - [`manifest`], [`capabilities`]: the signed files beside a log. [`verify`]: verifying a thread, with [`folded`]: the fold of its log.
 //!   [`archive`]: a thread as one file.
@@ -29,6 +31,7 @@ pub mod chain;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod contract;
+pub mod derived;
 pub mod doctor;
 pub mod effects;
 pub mod error;
@@ -45,6 +48,8 @@ pub mod newest;
 pub mod pages;
 pub mod prepare;
 pub mod queue;
+pub mod recomputed;
+pub mod saved_state;
 pub mod seal;
 pub mod search;
 pub mod snapshot;

@@ -2119,6 +2119,20 @@ pub(crate) const PAGES: &[Page] = &[
         related: &["stale_epoch", "patch_refused", "lease_held"],
     },
     Page {
+        code: "version_lost",
+        exits: &[Exit::Integrity],
+        retry: Retry::Never,
+        meaning: "The version was committed, and its loss was accepted since: the log continues without it.",
+        cause: "Its end was cut off, by a disk or a program, and `selvedge repair --accept-loss` recorded that. A commit that is repeated \
+                under its key is not answered as if it were still there, and not added a second time either.",
+        remedies: &[
+            "see which versions are lost and since when: `selvedge verify THREAD`",
+            "commit the content again under another key",
+            "bring back what a newer snapshot still has: `selvedge repair THREAD --from-snapshot`",
+        ],
+        related: &["truncated", "version_not_found"],
+    },
+    Page {
         code: "version_not_found",
         exits: &[Exit::NotFound],
         retry: Retry::Never,
