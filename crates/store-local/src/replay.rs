@@ -46,7 +46,7 @@ pub(crate) struct Replay<'a> {
 pub(crate) struct Replayed {
     pub(crate) id: i64,
     pub(crate) manifest: Manifest,
-    pub(crate) gathered: LogRecords,
+    pub(crate) gathered: Gathered,
 }
 
 impl<'a> Replay<'a> {
