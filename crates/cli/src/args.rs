@@ -18,6 +18,7 @@ use crate::commands::{
 };
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
 use crate::output::Output;
@@ -124,6 +125,10 @@ pub(crate) enum Command {
     /// Show, explain and check the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    Serve(serve::Args),
+    /// Create, list and revoke tokens of the server
+    #[command(subcommand)]
+    Token(TokenCommand),
     Append(append::Args),
     Search(search::Args),
     Transcript(transcript::Args),
@@ -219,6 +224,14 @@ pub(crate) enum ConfigCommand {
     Get(config_get::Args),
     Explain(config_explain::Args),
     Check(config_check::Args),
+}
+
+/// The commands on tokens.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    New(token_new::Args),
+    List(token_list::Args),
+    Revoke(token_revoke::Args),
 }
 
 /// The commands on heads.

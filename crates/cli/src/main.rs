@@ -45,7 +45,7 @@ use selvedge_model::Stop;
 
 use crate::args::{
     AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
-    ModelCommand, ThreadCommand, ToolCommand,
+    ModelCommand, ThreadCommand, TokenCommand, ToolCommand,
 };
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
@@ -57,6 +57,7 @@ use crate::commands::{
 };
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
@@ -170,6 +171,10 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Config(ConfigCommand::Get(args))) => config_get::run(&args, context),
         Some(Command::Config(ConfigCommand::Explain(args))) => config_explain::run(&args, context),
         Some(Command::Config(ConfigCommand::Check(args))) => config_check::run(&args, context),
+        Some(Command::Serve(args)) => serve::run(args, context),
+        Some(Command::Token(TokenCommand::New(args))) => token_new::run(args, context),
+        Some(Command::Token(TokenCommand::List(args))) => token_list::run(args, context),
+        Some(Command::Token(TokenCommand::Revoke(args))) => token_revoke::run(&args, context),
         Some(Command::Append(args)) => append::run(args, context),
         Some(Command::Log(args)) => log::run(&args, context),
         Some(Command::Snapshots(args)) => snapshots::run(&args, context),

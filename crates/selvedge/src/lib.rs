@@ -195,6 +195,7 @@ mod follow;
 mod home;
 mod job;
 pub mod knowledge;
+pub mod needs;
 pub mod orchestrator;
 mod pending;
 pub mod project;
