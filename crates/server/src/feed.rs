@@ -9,7 +9,7 @@ use std::time::Duration;
 use selvedge_store::{FeedEntry, Store};
 use tokio::sync::broadcast;
 
-use crate::problem::Result;
+use crate::listen::ServeError;
 
 /// How many entries wait for the slowest stream before it reads the store itself.
 const ENTRIES_MAX: usize = 4096;
@@ -26,20 +26,13 @@ pub(crate) struct FeedHub {
 
 impl FeedHub {
     /// Follows the store until the hub is dropped.
-    pub(crate) fn start(store: Arc<dyn Store>) -> Result<Arc<Self>> {
-        let seen = store.position()?;
+    pub(crate) fn start(store: Arc<dyn Store>) -> Result<Arc<Self>, ServeError> {
+        let seen = store.position().map_err(|_| ServeError::Store)?;
         let hub = Arc::new(Self { sender: broadcast::Sender::new(ENTRIES_MAX) });
         let weak = Arc::downgrade(&hub);
         // Without the thread no stream could be served, so a failure to start it ends the server's start.
         let started = std::thread::Builder::new().name("feed".to_owned()).spawn(move || follow(&*store, seen, &weak));
-        match started {
-            Ok(_) => Ok(hub),
-            Err(error) => Err(crate::problem::Problem::new(
-                axum::http::StatusCode::INTERNAL_SERVER_ERROR,
-                "no_thread",
-                format!("can't start a thread: {error}"),
-            )),
-        }
+        started.map(|_| hub).map_err(|_| ServeError::Store)
     }
 
     /// The entries from now on.

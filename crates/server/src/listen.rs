@@ -165,7 +165,7 @@ impl Server {
         let failed = |source| ServeError::Listen { address: asked, source };
         let listener = TcpListener::bind(asked).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let feed = FeedHub::start(selvedge.store()).map_err(|_| ServeError::Store)?;
+        let feed = FeedHub::start(selvedge.store())?;
         let shared = Shared {
             access: Access::new(options.tokens, hosts(address, &options.hosts)),
             selvedge,
