@@ -45,7 +45,7 @@ use selvedge_model::Stop;
 
 use crate::args::{
     AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
-    ModelCommand, SandboxCommand, ThreadCommand, ToolCommand,
+    ModelCommand, SandboxCommand, ThreadCommand, TokenCommand, ToolCommand,
 };
 use crate::commands::sandbox_check;
 use crate::commands::{
@@ -59,6 +59,7 @@ use crate::commands::{
 use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
@@ -184,6 +185,10 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Config(ConfigCommand::Get(args))) => config_get::run(&args, context),
         Some(Command::Config(ConfigCommand::Explain(args))) => config_explain::run(&args, context),
         Some(Command::Config(ConfigCommand::Check(args))) => config_check::run(&args, context),
+        Some(Command::Serve(args)) => serve::run(args, context),
+        Some(Command::Token(TokenCommand::New(args))) => token_new::run(args, context),
+        Some(Command::Token(TokenCommand::List(args))) => token_list::run(args, context),
+        Some(Command::Token(TokenCommand::Revoke(args))) => token_revoke::run(&args, context),
         Some(Command::Append(args)) => append::run(args, context),
         Some(Command::Log(args)) => log::run(&args, context),
         Some(Command::Snapshots(args)) => snapshots::run(&args, context),

@@ -389,7 +389,7 @@ pub(crate) fn unsecret(text: &str) -> String {
 }
 
 /// Values of environment variables whose names suggest a secret.
-fn secrets(environment: &BTreeMap<String, String>) -> Vec<String> {
+pub(crate) fn secrets(environment: &BTreeMap<String, String>) -> Vec<String> {
     let is_secret = |name: &str| SECRET_WORDS.iter().any(|word| name.to_uppercase().contains(word));
     let found =
         environment.iter().filter(|(name, value)| is_secret(name) && value.len() >= 8 && !Path::new(value).exists());
@@ -434,6 +434,25 @@ fn stop_when_interrupted(is_shown: bool) -> Cancel {
         });
     }
     cancel
+}
+
+/// Resolves at the first Ctrl-C, or when the process is asked to end; a second one ends it at once.
+pub(crate) fn wait_for_interrupt() -> tokio::sync::oneshot::Receiver<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    crate::INTERRUPTS_END.store(false, Ordering::SeqCst);
+    if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) {
+        std::thread::spawn(move || {
+            let mut sender = Some(sender);
+            for _ in signals.forever() {
+                match sender.take() {
+                    Some(sender) => _ = sender.send(()),
+                    None => std::process::exit(130),
+                }
+            }
+        });
+    }
+    receiver
 }
 
 /// Reports how a run ended.
@@ -500,9 +519,9 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
             Err(needs_decision(thread, suspended, &outcome.asks))
         }
         (Status::Suspended, Some(SuspendReason::Limit | SuspendReason::Budget)) => {
-            let values = suspended.and_then(crate::needs::values).map(|values| format!(", {values}"));
+            let values = suspended.and_then(selvedge::needs::values).map(|values| format!(", {values}"));
             let message = format!("`{thread}` has reached a limit: {why}{}", values.unwrap_or_default());
-            let raise = suspended.and_then(crate::needs::limit_of).unwrap_or("turns");
+            let raise = suspended.and_then(selvedge::needs::limit_of).unwrap_or("turns");
             Err(Failure::new(Exit::Limit, "limit_reached", message)
                 .hint(format!("`selvedge resume {thread} --raise {raise}=…` raises it and continues")))
         }

@@ -33,6 +33,7 @@ use crate::effects::EffectRunner;
 use crate::error::{Result, ShutDown};
 use crate::follow::Follow;
 use crate::job::{Job, Task};
+use crate::needs::{Need, needs};
 use crate::orchestrator::Orchestrator;
 use crate::pages::PageFollower;
 use crate::pending::Pending;
@@ -325,6 +326,24 @@ impl Selvedge {
         let thread = thread.clone();
         let input = input.into();
         self.running(move |shared| shared.resume(&thread, input))
+    }
+
+    /// Starts what [`Selvedge::resume`] does. On return a message in it is durable, and the run continues in the background.
+    pub fn submit_resume(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<()> {
+        let thread = thread.clone();
+        let input = input.into();
+        self.short(move |shared| shared.resume(&thread, input).map(drop))
+    }
+
+    /// Everything that waits for a person, newest first, as `selvedge inbox` lists it.
+    pub fn needs(&self) -> Pending<Vec<Need>> {
+        self.short(|shared| {
+            let mut needs = needs(&*shared.store)?;
+            for need in &mut needs {
+                need.read_call(&*shared.store, shared.engine.trust());
+            }
+            Ok(needs)
+        })
     }
 
     /// Waits until the active run of a thread has ended or is suspended; at once if none is active. It only reads, and works for a thread

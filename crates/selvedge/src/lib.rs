@@ -197,6 +197,7 @@ mod home;
 mod job;
 pub mod knowledge;
 pub mod markdown;
+pub mod needs;
 pub mod orchestrator;
 pub mod pages;
 mod pending;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use selvedge::needs::limit_of;
 use selvedge::project::{Conversation, first_title};
 use selvedge::{Input, Outcome, RunConfig};
 use selvedge_engine::EventHandler;
@@ -17,7 +18,6 @@ use super::lines::Lines;
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::hints;
-use crate::needs::limit_of;
 use crate::output::{DIM, paint};
 use crate::running::{Running, tell_outcome, used};
 use crate::screen::Screen;
