@@ -44,8 +44,8 @@ use std::sync::{Arc, LazyLock};
 use selvedge_model::Stop;
 
 use crate::args::{
-    AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
-    ModelCommand, SandboxCommand, ThreadCommand, TokenCommand, ToolCommand,
+    AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand,
+    KnowledgeCommand, ModelCommand, SandboxCommand, ThreadCommand, TokenCommand, ToolCommand,
 };
 use crate::commands::sandbox_check;
 use crate::commands::{
@@ -56,8 +56,8 @@ use crate::commands::{
     thread_delete, thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify,
     wait,
 };
-use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
+use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::context::Context;

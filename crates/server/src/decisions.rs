@@ -65,14 +65,14 @@ pub(crate) async fn decide(
     let choice = choice(asked.decision, asked.value, asked.reason)?;
     let who: String = asked.who.as_deref().unwrap_or("server").chars().take(WHO_CHARS_MAX).collect();
     let decided = app.selvedge.decide(&thread, &call, choice, &who).await?;
-    let is_resumed = asked.resume && decided.recorded != Recorded::Left && decided.undecided.is_empty();
+    let is_resumed = asked.resume && decided.recorded != Recorded::Queued && decided.undecided.is_empty();
     if is_resumed {
         app.selvedge.submit_resume(&thread, Input::nothing()).await?;
     }
     let recorded = match decided.recorded {
         Recorded::Now => "now",
         Recorded::Before => "before",
-        Recorded::Left => "queued",
+        Recorded::Queued => "queued",
     };
     Ok(Json(json!({
         "thread_id": thread,

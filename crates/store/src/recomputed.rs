@@ -40,7 +40,9 @@ pub fn recompute(
 ) -> Recomputed {
     let assumed = if known.is_none() { account_before(record, posting) } else { None };
     let (mut account, reservation, fit) = match post(known.or(assumed.as_ref()), reservation.as_ref(), posting) {
-        Ok(posted) if posted.record == *record && assumed.is_some() => (posted.account, posted.reservation, Continuity::Gap),
+        Ok(posted) if posted.record == *record && assumed.is_some() => {
+            (posted.account, posted.reservation, Continuity::Gap)
+        }
         Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Continuity::Exact),
         Ok(posted) => (agreeing(posted.account, record), posted.reservation, Continuity::Gap),
         Err(_) => (agreeing(unposted(known.cloned(), posting, record), record), reservation, Continuity::Gap),

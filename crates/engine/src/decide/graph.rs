@@ -25,10 +25,10 @@ use selvedge_items::graph::{Node, NodeKind, OnError};
 use selvedge_items::hook::{Control, HookEvent};
 use selvedge_model::event::{Fields, HandoffReason, ManifestChanged, SuspendReason, Suspended};
 use selvedge_model::fold::{GraphEnd, GraphProgress, GraphStep};
-use selvedge_model::run::{Failure, FailureClass};
-use selvedge_model::{Event, Patch, Reason, RunMeta, Status, Timestamp};
 use selvedge_model::op::Op;
 use selvedge_model::path::Path;
+use selvedge_model::run::{Failure, FailureClass};
+use selvedge_model::{Event, Patch, Reason, RunMeta, Status, Timestamp};
 use serde_json::{Value, json};
 
 use crate::decide::hooks::{self, Occasion};
@@ -96,7 +96,9 @@ impl Walk<'_> {
         let intents = calls::intents(fold, live);
         if !intents.is_empty() {
             let delta = Delta { events: intents, ..Delta::default() };
-            return Some(Commit { with: With::Children, ..Commit::of(live, Reason::ToolIntentCommitted, delta) }.step());
+            return Some(
+                Commit { with: With::Children, ..Commit::of(live, Reason::ToolIntentCommitted, delta) }.step(),
+            );
         }
         if live.flights.iter().any(Flight::is_ready) {
             return Some(Step::Dispatch);
@@ -227,7 +229,8 @@ impl Walk<'_> {
             step => (HookEvent::AfterStep, step.to_string()),
         };
         let occasion = Occasion::new(fold, event, occurrence);
-        let more = || json!({"graph_id": graph.id, "node": progress.node, "step": progress.step, "state": fold.state()});
+        let more =
+            || json!({"graph_id": graph.id, "node": progress.node, "step": progress.step, "state": fold.state()});
         match hooks::react(fold, live, rules, &occasion, more, None) {
             ControlFlow::Break(step) => return step,
             ControlFlow::Continue(decided) => {
@@ -263,10 +266,8 @@ impl Walk<'_> {
             }
         }
         let why = format!("it has made {most} steps, the most of this graph (`max_steps`)");
-        let delta = Delta {
-            events: vec![self.failed(&why, progress.node.as_deref(), progress.step)],
-            ..Delta::default()
-        };
+        let delta =
+            Delta { events: vec![self.failed(&why, progress.node.as_deref(), progress.step)], ..Delta::default() };
         self.commit(delta)
     }
 

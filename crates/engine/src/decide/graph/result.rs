@@ -325,9 +325,8 @@ impl<'d> Outcomes<'d> {
             Event::ToolOutcome(outcome) => Some(outcome),
             _ => None,
         });
-        let is_of_node = |outcome: &&ToolOutcome| {
-            outcome.call_id.as_str().starts_with(selvedge_model::fold::NODE_CALL_PREFIX)
-        };
+        let is_of_node =
+            |outcome: &&ToolOutcome| outcome.call_id.as_str().starts_with(selvedge_model::fold::NODE_CALL_PREFIX);
         Self { of: outcomes.filter(is_of_node).map(|outcome| (outcome.call_id.clone(), outcome)).collect() }
     }
 
@@ -369,7 +368,9 @@ fn error_text(error: &str) -> String {
     match (said, fields.get("thread_id").and_then(Value::as_str)) {
         (Some(said), Some(thread)) => format!("thread `{thread}`: {said}"),
         (Some(said), None) => said.to_owned(),
-        (None, Some(thread)) => format!("thread `{thread}` ended as {}", fields.get("status").cloned().unwrap_or_default()),
+        (None, Some(thread)) => {
+            format!("thread `{thread}` ended as {}", fields.get("status").cloned().unwrap_or_default())
+        }
         (None, None) => error.to_owned(),
     }
 }
@@ -434,7 +435,11 @@ mod tests {
         assert_eq!(unwrapped(&outcome(json!("{not json"))), Ok(json!("{not json")));
         assert_eq!(unwrapped(&outcome(json!({"success": false, "error": "no"}))), Err("no".to_owned()));
         assert_eq!(unwrapped(&outcome(json!({"success": true, "data": [1]}))), Ok(json!([1])));
-        let failed = ToolOutcome { result: None, error: Some(json!({"thread_id": "t", "why": "lost"}).to_string()), ..outcome(json!(null)) };
+        let failed = ToolOutcome {
+            result: None,
+            error: Some(json!({"thread_id": "t", "why": "lost"}).to_string()),
+            ..outcome(json!(null))
+        };
         assert_eq!(unwrapped(&failed), Err("thread `t`: lost".to_owned()));
     }
 }
