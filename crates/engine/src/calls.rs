@@ -61,11 +61,13 @@ impl Running {
     pub(crate) fn plan(&mut self, planned: Vec<PlannedCall>) -> Result<Vec<ReadyCall>> {
         self.live.plan(planned, &self.held.fold);
         for flight in &mut self.live.flights {
-            if let Stage::Done { output, blob, .. } = &mut flight.stage {
+            if let Stage::Done { output, blob: blob @ None, .. } = &mut flight.stage {
                 *blob = self.held.put_large(output, INLINE_MAX)?;
             }
         }
-        Ok(self.live.flights.iter().filter_map(|flight| flight.ready.clone()).collect())
+        // Others, of a graph's loop, are ready or in flight already.
+        let planned = self.live.flights.iter().filter(|flight| flight.is_planned());
+        Ok(planned.filter_map(|flight| flight.ready.clone()).collect())
     }
 
     /// Makes calls ready; one that can't be gets an error as its result.

@@ -25,6 +25,8 @@ use crate::run_config::{NeededApproval, Permission, RunConfig};
 pub const APPROVAL: &str = "graph_approval";
 /// The tool of an action that can't be called.
 const UNUSABLE: &str = "graph_unusable";
+/// The source of the patches that a graph makes itself.
+pub(crate) const PATCH_SOURCE: &str = "graph:walker";
 /// The code of a graph that waits for a suspended child.
 pub(crate) const CHILD_SUSPENDED: &str = "child_suspended";
 
@@ -130,7 +132,10 @@ pub(crate) fn continued(fold: &Fold) -> Option<GraphBirth> {
     let progress = fold.thread().graph.as_deref()?;
     let node = progress.node.clone().or_else(|| progress.ended.as_ref()?.node.clone());
     let steps = if progress.current.is_some() { progress.step.saturating_sub(1) } else { progress.step };
-    let position = node.map(|node| GraphPosition { node, steps, errors: progress.errors });
+    // The failure of the node that is run again is not counted twice.
+    let again = u64::from(progress.ended.as_ref().is_some_and(|end| end.error.is_some() && progress.current.is_none()));
+    let errors = progress.errors.saturating_sub(again);
+    let position = node.map(|node| GraphPosition { node, steps, errors });
     Some(GraphBirth { definition: progress.definition, position, ..birth })
 }
 

@@ -10,6 +10,7 @@ const PAYDAY: &str = "---\nname: payday\nmodel: scripted:payday.yaml\npermission
 const TRANSFER: &str = "---\nname: transfer\nmodel: scripted:transfer.yaml\npermissions: [tool.send]\n---\nSend it.\n";
 const COUNT: &str =
     "---\nname: count\nmodel: scripted:count.yaml\npermissions: [tool.file.list]\nlimits: { turns: 1 }\n---\nCount.\n";
+const REVIEW: &str = "inputs: [{ name: city }]\npermissions: [tool.file.list]\nstart: look\nstate: { files: [] }\nnodes:\n  look: { action: { item_type: tool, item_id: file_list, params: { path: . } }, assign: { files: '${result}' }, next: end }\n  end: { type: return, output: '${inputs.city}: ${state.files}' }\n";
 const PRICE: &str = "price: { input_per_million_tokens: 1, output_per_million_tokens: 1 }\n";
 /// A result of more than 32 KiB, so that there is one blob in the store.
 const LONG_REPORT: &str = "name: weather\ndescription: The weather.\ncommand: [sh, -c, \"echo rain; head -c 40000 /dev/zero | tr '\\\\0' x\"]\nenvironment: [PATH]\nclass: pure\n";
@@ -24,6 +25,7 @@ fn world() -> (Sandbox, Vec<(&'static str, String)>) {
         (".ai/directives/transfer.md", TRANSFER),
         (".ai/directives/count.md", COUNT),
         (".ai/tools/weather.yaml", LONG_REPORT),
+        (".ai/graphs/review.yaml", REVIEW),
         (".ai/knowledge/house/rules.md", "Be polite.\n"),
         (".ai/tools/pay.yaml", "name: pay\ndescription: Pays.\ncommand: [echo, paid]\n"),
         (

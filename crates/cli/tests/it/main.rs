@@ -20,6 +20,7 @@ mod documents;
 mod erase;
 mod examples;
 mod forged;
+mod graphs;
 mod handoff;
 mod heads;
 mod help;

@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 use crate::decide::hooks::{self, Occasion};
 use crate::decide::{Commit, EndReason, Flight, Inbox, Live, Look, Rules, Step, With, calls, ending, requests};
 use crate::fold::Fold;
-use crate::graph::GraphRules;
+use crate::graph::{GraphRules, PATCH_SOURCE};
 use crate::held::Delta;
 
 /// Everything that a decision about a graph looks at.
@@ -45,6 +45,8 @@ struct Walk<'a> {
     rules: &'a Rules,
     graph: &'a GraphRules,
     progress: &'a GraphProgress,
+    /// The step that begins, if it is not the recorded one.
+    at: Option<(u64, &'a str)>,
 }
 
 /// What a graph's run does next.
@@ -53,7 +55,7 @@ pub(super) fn walk(fold: &Fold, live: &Live, rules: &Rules, graph: &GraphRules) 
         // A run of another kind does not begin with a graph.
         return ending::end(fold, live, rules, EndReason::Completed);
     };
-    let walk = Walk { fold, live, rules, graph, progress };
+    let walk = Walk { fold, live, rules, graph, progress, at: None };
     if let Some(step) = walk.under_way() {
         return step;
     }
@@ -381,7 +383,7 @@ fn elapsed(from: Timestamp, to: Timestamp) -> Value {
 }
 
 fn set(path: Path, value: Value) -> Patch {
-    Patch::new(vec![Op::Set { path, value }]).from_source("graph")
+    Patch::new(vec![Op::Set { path, value }]).from_source(PATCH_SOURCE)
 }
 
 fn object(value: Value) -> Fields {

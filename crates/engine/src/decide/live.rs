@@ -167,6 +167,10 @@ impl Flight {
         Some(Self { open, ready, stage, event })
     }
 
+    pub(crate) fn is_planned(&self) -> bool {
+        matches!(self.stage, Stage::Planned)
+    }
+
     pub(crate) fn is_in_flight(&self) -> bool {
         matches!(self.stage, Stage::InFlight)
     }

@@ -15,6 +15,7 @@ use super::step::{Begun, call_id};
 use super::values;
 use super::{Walk, elapsed, object, set};
 use crate::decide::results::state_after;
+use crate::graph::PATCH_SOURCE;
 use crate::held::Delta;
 
 /// The most bytes of a list's elements in one patch, so that no line is too long.
@@ -394,13 +395,13 @@ fn collected(path: Path, results: Vec<Value>) -> Vec<Patch> {
     for value in rest {
         size += bytes(&value);
         if size > PATCH_BYTES_MAX && !ops.is_empty() {
-            patches.push(Patch::new(std::mem::take(&mut ops)).from_source("graph"));
+            patches.push(Patch::new(std::mem::take(&mut ops)).from_source(PATCH_SOURCE));
             size = bytes(&value);
         }
         ops.push(Op::Append { path: path.clone(), value });
     }
     if !ops.is_empty() {
-        patches.push(Patch::new(ops).from_source("graph"));
+        patches.push(Patch::new(ops).from_source(PATCH_SOURCE));
     }
     patches
 }

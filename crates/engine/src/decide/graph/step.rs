@@ -53,6 +53,10 @@ impl Walk<'_> {
             delta.events.push(self.failed(&format!("there is no node `{name}`"), Some(name), step));
             return;
         };
+        Walk { at: Some((step, node.name.as_str())), ..*self }.begin_node(delta, node, step, errors);
+    }
+
+    fn begin_node(&self, delta: &mut Delta, node: &Node, step: u64, errors: u64) {
         let begun = Begun { node, step, attempt: 1 };
         let state = state_after(self.fold, delta).into_owned();
         let mut fields = json!({"step": step, "node": node.name, "node_type": node.type_name()});

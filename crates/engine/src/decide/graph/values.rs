@@ -77,7 +77,8 @@ fn values<'p>(
             [first, ..] if first == "graph" => {
                 let graph = json!({
                     "id": walk.graph.id, "run": manifest.chain_root_id, "thread": manifest.thread_id,
-                    "step": walk.progress.step, "node": walk.progress.node,
+                    "step": walk.at.map_or(walk.progress.step, |(step, _)| step),
+                    "node": walk.at.map(|(_, node)| node).or(walk.progress.node.as_deref()),
                 });
                 values.insert(first.clone(), graph);
             }
