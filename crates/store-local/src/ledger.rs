@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{Account, AccountId, Posting, Record};
-use selvedge_store::account_records::{self, Applied, Children, Fit, apply};
+use selvedge_store::account_records::{self, Applied, Children, Continuity, apply};
 use selvedge_store::{Error, Result};
 
 use crate::anchor::Bucket;
@@ -61,13 +61,13 @@ fn posted(family: &[Row], id: &AccountId) -> u64 {
 }
 
 /// Applies the record of one posting.
-pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result<Fit> {
+pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result<Continuity> {
     let known = rows::accounts(connection, "thread_id = ?", record.account.as_str())?.pop();
     let before = known.as_ref().map(|account| account.version);
     if before.is_some_and(|version| version >= record.account_version) {
-        return Ok(Fit::Exact);
+        return Ok(Continuity::Exact);
     }
-    let Some(posting) = Posting::from_record(event_type, record) else { return Ok(Fit::Gap) };
+    let Some(posting) = Posting::from_record(event_type, record) else { return Ok(Continuity::Gap) };
     let reservation = match posting.reservation() {
         Some(name) => rows::reservation(connection, &record.account, name)?,
         None => None,
@@ -149,7 +149,7 @@ pub(crate) fn settle(connection: &Db, id: &AccountId, records: &BTreeMap<u64, (&
     let mut is_whole = true;
     let mut children = Children::default();
     for (event_type, record) in records.values() {
-        is_whole &= take(connection, event_type, record)? == Fit::Exact;
+        is_whole &= take(connection, event_type, record)? == Continuity::Exact;
         children.note(event_type, record);
     }
     let newest = records.keys().next_back().copied().unwrap_or(0);

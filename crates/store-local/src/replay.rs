@@ -5,11 +5,11 @@
 use std::io::{self, BufReader};
 
 use selvedge_log::hash::SealKey;
-use selvedge_log::scan::{Entry, Examined, Scanner, Signatures, examine};
+use selvedge_log::scan::{Examined, ScannedChangeset, Scanner, Signatures, examine};
 use selvedge_log::{Tail, Trust};
 use selvedge_model::fold::FoldError;
 use selvedge_model::{Manifest, ThreadId};
-use selvedge_store::derived::{Derivation, Derived, DerivedChangeset, Gathered};
+use selvedge_store::derived::{Derivation, Derived, DerivedChangeset, LogRecords};
 use selvedge_store::seal::{ConsumedRequests, PostedVersions};
 use selvedge_store::{Error, Result, saved_state};
 
@@ -17,7 +17,7 @@ use crate::anchor;
 use crate::db::Db;
 use crate::disk::{Disk, OpenMode};
 use crate::inbox;
-use crate::index::{self, Added, RowUpdate};
+use crate::index::{self, AddedRows, RowUpdate};
 use crate::layout::Layout;
 use crate::overlay::Overlay;
 use crate::rows::{self, Row, bad_row};
@@ -46,7 +46,7 @@ pub(crate) struct Replay<'a> {
 pub(crate) struct Replayed {
     pub(crate) id: i64,
     pub(crate) manifest: Manifest,
-    pub(crate) gathered: Gathered,
+    pub(crate) gathered: LogRecords,
 }
 
 impl<'a> Replay<'a> {
@@ -65,20 +65,20 @@ impl<'a> Replay<'a> {
     }
 
     /// Adds one changeset; an error is returned by [`Replay::finish`].
-    pub(crate) fn entry(&mut self, entry: &Entry) {
+    pub(crate) fn entry(&mut self, entry: &ScannedChangeset) {
         if self.failed.is_none() {
             self.failed = self.take(entry).err();
         }
     }
 
-    fn take(&mut self, entry: &Entry) -> Result<()> {
+    fn take(&mut self, entry: &ScannedChangeset) -> Result<()> {
         let Some(made) = self.derivation.take(entry)? else { return Ok(()) };
         let Some(manifest) = self.derivation.manifest() else { return Ok(()) };
         let id = match self.id {
             Some(id) => id,
             None => self.insert(manifest, &made)?,
         };
-        let added = Added {
+        let added = AddedRows {
             log: &made.head.log_id,
             messages: &made.messages,
             runs: &made.runs,
@@ -169,7 +169,7 @@ pub(crate) fn read_log(
     thread: &ThreadId,
     trust: &Trust,
     watched: Option<u64>,
-    mut each: impl FnMut(&Entry),
+    mut each: impl FnMut(&ScannedChangeset),
 ) -> io::Result<Examined> {
     let file = match disk.open(&layout.transcript(thread), OpenMode::Read) {
         Ok(file) => Some(file),

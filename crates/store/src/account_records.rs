@@ -12,7 +12,7 @@ use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, Record
 
 /// Whether a record follows from the known state of its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
+pub enum Continuity {
     /// It does, or was known already.
     Exact,
     /// A record before it is missing.
@@ -27,7 +27,7 @@ pub struct Applied {
     /// The reservation that the posting names, afterwards.
     pub reservation: Option<Reservation>,
     /// Whether the record followed from what was known.
-    pub fit: Fit,
+    pub fit: Continuity,
 }
 
 /// Applies the record of one posting to what is known of its account and of the reservation that it names. A record that is not newer than
@@ -36,12 +36,14 @@ pub fn apply(known: Option<Account>, reservation: Option<Reservation>, posting: 
     let assumed = if known.is_none() { account_before(record, posting) } else { None };
     let (mut account, reservation, fit) = match post(known.as_ref().or(assumed.as_ref()), reservation.as_ref(), posting)
     {
-        Ok(posted) if posted.record == *record && assumed.is_some() => (posted.account, posted.reservation, Fit::Gap),
-        Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Fit::Exact),
-        Ok(posted) => (agreeing(posted.account, record), posted.reservation, Fit::Gap),
-        Err(_) => (agreeing(unposted(known, posting, record), record), reservation, Fit::Gap),
+        Ok(posted) if posted.record == *record && assumed.is_some() => {
+            (posted.account, posted.reservation, Continuity::Gap)
+        }
+        Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Continuity::Exact),
+        Ok(posted) => (agreeing(posted.account, record), posted.reservation, Continuity::Gap),
+        Err(_) => (agreeing(unposted(known, posting, record), record), reservation, Continuity::Gap),
     };
-    account.incomplete |= fit == Fit::Gap;
+    account.incomplete |= fit == Continuity::Gap;
     Applied { account, reservation, fit }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use selvedge_log::Head;
 use selvedge_log::hash::sha256;
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_model::account::Record;
 use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::event::BlobErased;
@@ -22,7 +22,7 @@ use crate::seal::{self, PostedVersions};
 
 /// What a log records that concerns more than its thread.
 #[derive(Debug, Default)]
-pub struct Gathered {
+pub struct LogRecords {
     /// Postings, with the type of the event that records them.
     pub postings: Vec<(&'static str, Record)>,
     /// Postings that it records as lost.
@@ -75,7 +75,7 @@ pub struct Derivation {
     state_changed: bool,
     runs: BTreeMap<RunId, Run>,
     posted: PostedVersions,
-    gathered: Gathered,
+    gathered: LogRecords,
 }
 
 /// A thread whose log was read to its end.
@@ -88,7 +88,7 @@ pub struct Derived {
     /// The newest version of each account that it posted to.
     pub posted: PostedVersions,
     /// What it records that concerns more than the thread.
-    pub gathered: Gathered,
+    pub gathered: LogRecords,
 }
 
 impl Derivation {
@@ -102,7 +102,7 @@ impl Derivation {
             state_changed: false,
             runs: BTreeMap::new(),
             posted: PostedVersions::new(),
-            gathered: Gathered::default(),
+            gathered: LogRecords::default(),
         }
     }
 
@@ -112,7 +112,7 @@ impl Derivation {
     }
 
     /// Takes the next changeset; returns what it adds, unless that is known.
-    pub fn take(&mut self, entry: &Entry) -> Result<Option<DerivedChangeset>> {
+    pub fn take(&mut self, entry: &ScannedChangeset) -> Result<Option<DerivedChangeset>> {
         let (Some(checkpoint), Some(last)) = (entry.checkpoint(), entry.lines.last()) else { return Ok(None) };
         let at = last.timestamp;
         let mut made = DerivedChangeset {

@@ -62,7 +62,8 @@ fn bytes_that_no_program_of_ours_writes_are_survived() {
 fn try_columns(of: &str, values: &[&str]) {
     let world = World::new();
     let database = Connection::open(world.sandbox.threads().join("registry.db")).unwrap();
-    let (mut tried, mut failures) = (0, Vec::new());
+    let mut tried = 0;
+    let mut failures = Vec::new();
     for table in columns(&world).into_keys() {
         for (column, _) in typed(&database, &table).into_iter().filter(|(_, found)| found == of) {
             for value in values {
