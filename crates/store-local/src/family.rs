@@ -14,7 +14,7 @@ use selvedge_log::line;
 use selvedge_model::account::{Account, AccountId};
 use selvedge_model::fold::Spawned;
 use selvedge_model::{Event, Manifest, Status, ThreadId};
-use selvedge_store::recomputed::Children;
+use selvedge_store::account_records::Children;
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 

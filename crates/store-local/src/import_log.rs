@@ -22,7 +22,7 @@ use crate::layout::check_folder;
 use crate::replay::{Replay, ReplayTarget, Replayed, read_log};
 use crate::{ledger, manifest, rows};
 use selvedge_store::archive::Accounts;
-use selvedge_store::derived::Gathered;
+use selvedge_store::derived::LogRecords;
 
 /// What a log must satisfy to be indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

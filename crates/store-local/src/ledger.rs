@@ -1,11 +1,11 @@
 //! Accounts in the database: read as a commit may rely on them, and computed again from the records in logs
-//! ([`selvedge_store::recomputed`]).
+//! ([`selvedge_store::account_records`]).
 
 use std::collections::BTreeMap;
 
 use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{Account, AccountId, Posting, Record};
-use selvedge_store::recomputed::{self, Children, Continuity, recompute};
+use selvedge_store::account_records::{self, Applied, Children, Continuity, apply};
 use selvedge_store::{Error, Result};
 
 use crate::anchor::Bucket;
@@ -72,19 +72,19 @@ pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result
         Some(name) => rows::reservation(connection, &record.account, name)?,
         None => None,
     };
-    let now = recompute(known.as_ref(), reservation, &posting, record);
+    let Applied { account, reservation, fit } = apply(known, reservation, &posting, record);
     if let Some(name) = posting.reservation() {
-        rows::put_reservation(connection, &record.account, name, now.reservation.as_ref())?;
+        rows::put_reservation(connection, &record.account, name, reservation.as_ref())?;
     }
-    rows::put_account(connection, before, &now.account)?;
-    Ok(now.fit)
+    rows::put_account(connection, before, &account)?;
+    Ok(fit)
 }
 
 /// Records that postings of an account are lost with the end of a log; true if no other record shows their effect.
 pub(crate) fn give_up(connection: &Db, lost: &DeletedPostings) -> Result<bool> {
     let known = rows::accounts(connection, "thread_id = ?", lost.account.as_str())?.pop();
     let before = known.as_ref().map(|account| account.version);
-    let Some(account) = recomputed::give_up(known, lost) else { return Ok(false) };
+    let Some(account) = account_records::give_up(known, lost) else { return Ok(false) };
     rows::put_account(connection, before, &account)?;
     Ok(true)
 }

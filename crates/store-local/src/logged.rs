@@ -67,7 +67,7 @@ impl Core {
             }
             Ok(())
         })?;
-        let found = LoggedMessages { log: log.clone(), ids };
+        let found = LoggedMessages { log: *log, ids };
         if is_known(&found) {
             *lock(&self.logged) = Some(found);
             return Ok(());

@@ -9,7 +9,7 @@ use selvedge_log::scan::{Examined, ScannedChangeset, Scanner, Signatures, examin
 use selvedge_log::{Tail, Trust};
 use selvedge_model::fold::FoldError;
 use selvedge_model::{Manifest, ThreadId};
-use selvedge_store::derived::{Derivation, Derived, DerivedChangeset, Gathered};
+use selvedge_store::derived::{Derivation, Derived, DerivedChangeset, LogRecords};
 use selvedge_store::seal::{ConsumedRequests, PostedVersions};
 use selvedge_store::{Error, Result, saved_state};
 

@@ -22,7 +22,7 @@ use crate::seal::{self, PostedVersions};
 
 /// What a log records that concerns more than its thread.
 #[derive(Debug, Default)]
-pub struct Gathered {
+pub struct LogRecords {
     /// Postings, with the type of the event that records them.
     pub postings: Vec<(&'static str, Record)>,
     /// Postings that it records as lost.
@@ -75,7 +75,7 @@ pub struct Derivation {
     state_changed: bool,
     runs: BTreeMap<RunId, Run>,
     posted: PostedVersions,
-    gathered: Gathered,
+    gathered: LogRecords,
 }
 
 /// A thread whose log was read to its end.
@@ -88,7 +88,7 @@ pub struct Derived {
     /// The newest version of each account that it posted to.
     pub posted: PostedVersions,
     /// What it records that concerns more than the thread.
-    pub gathered: Gathered,
+    pub gathered: LogRecords,
 }
 
 impl Derivation {
@@ -102,7 +102,7 @@ impl Derivation {
             state_changed: false,
             runs: BTreeMap::new(),
             posted: PostedVersions::new(),
-            gathered: Gathered::default(),
+            gathered: LogRecords::default(),
         }
     }
 

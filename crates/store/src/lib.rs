@@ -8,7 +8,7 @@
 //! - [`group`]: jobs that wait at the same time are committed together. [`inbox`]: what every backend shares about requests.
 //! - [`load`]: a thread, folded from its log. [`queue`], [`lease`]: queues and leases. [`chain`], [`blob`]: chains of continued threads,
 //!   and the blobs beside their logs. [`tombstone`]: what is signed about a deleted thread.
-//! - [`derived`]: the rows of a thread, and [`recomputed`]: accounts, both computed again from logs.
+//! - [`derived`]: the rows of a thread, and [`account_records`]: accounts, both computed from logs.
 //! - [`heads`]: the head of every log, signed and kept elsewhere.
 //! - [`newest`]: threads named by their age.
 //! - [`seal`]: the marks by which rows of a database count, written once for every backend; [`saved_state`]: a folded state with such a mark.
@@ -22,6 +22,7 @@
 //! - [`memory`]: a store without a disk.
 //! - `conformance`: the public suite, behind the feature of that name.
 
+pub mod account_records;
 pub mod archive;
 pub mod backend;
 mod batch_accounts;
@@ -48,7 +49,6 @@ pub mod newest;
 pub mod pages;
 pub mod prepare;
 pub mod queue;
-pub mod recomputed;
 pub mod saved_state;
 pub mod seal;
 pub mod search;

@@ -160,6 +160,28 @@ fn content_of_account(account: &Account, reservations: &[Reservation]) -> Vec<u8
     json!(["account", account, held]).to_string().into_bytes()
 }
 
+/// The mark of a row of a table, over its fields; the rows that every backend has are in [`SealedRow`].
+pub fn row(seals: &Seals, table: &str, fields: &[&[u8]]) -> Digest {
+    seals.mark(&binding_of_row(table), &content_of_row(fields))
+}
+
+/// Whether a mark was made for a row of this table with these fields.
+pub fn is_row(seals: &Seals, table: &str, fields: &[&[u8]], mark: &Digest) -> bool {
+    seals.is_marked(&binding_of_row(table), &content_of_row(fields), mark)
+}
+
+fn binding_of_row(table: &str) -> Binding<'_> {
+    Binding { log_id: table, segment: 0, version: 0, offset: 0 }
+}
+
+fn content_of_row(fields: &[&[u8]]) -> Vec<u8> {
+    let mut content = b"row\0".to_vec();
+    for field in fields {
+        put_field(&mut content, field);
+    }
+    content
+}
+
 /// Fields are separated by their lengths.
 fn put_field(content: &mut Vec<u8>, field: &[u8]) {
     content.extend_from_slice(&(field.len() as u64).to_be_bytes());

@@ -11,10 +11,10 @@ use selvedge_log::{line, lines};
 use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{AccountId, Record};
 use selvedge_model::{Digest, Manifest, ThreadId, Timestamp};
-use selvedge_store::derived::{DerivedVersion, Gathered};
+use selvedge_store::account_records::{Children, Continuity};
+use selvedge_store::derived::{DerivedVersion, LogRecords};
 use selvedge_store::error::describe;
 use selvedge_store::manifest::ParsedManifest;
-use selvedge_store::recomputed::{Children, Continuity};
 use selvedge_store::{Error, Result};
 
 use super::old::OldDatabase;

@@ -8,7 +8,7 @@ use selvedge_log::Head;
 use selvedge_model::account::AccountId;
 use selvedge_model::{CommitKey, ThreadId};
 use selvedge_store::Result;
-use selvedge_store::recomputed::Children;
+use selvedge_store::account_records::Children;
 use selvedge_store::seal::ConsumedRequests;
 
 use super::build::Builder;

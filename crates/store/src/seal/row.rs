@@ -2,7 +2,7 @@
 //!
 //! A row is checked as it was read, before anything in it is interpreted, so its texts are plain texts here.
 
-use selvedge_log::hash::{Binding, Seals};
+use selvedge_log::hash::Seals;
 use selvedge_model::{Digest, LogId, OwnerId, ThreadId};
 
 /// A row of a table, as its mark covers it.
@@ -89,52 +89,34 @@ pub enum SealedRow<'a> {
 impl SealedRow<'_> {
     /// The mark of the row.
     pub fn mark(&self, seals: &Seals) -> Digest {
-        let (table, content) = self.content();
-        seals.mark(&binding(table), &content)
+        self.with_fields(|table, fields| super::row(seals, table, fields))
     }
 
     /// Whether a mark was made for this row.
     pub fn is_marked(&self, seals: &Seals, mark: &Digest) -> bool {
-        let (table, content) = self.content();
-        seals.is_marked(&binding(table), &content, mark)
+        self.with_fields(|table, fields| super::is_row(seals, table, fields, mark))
     }
 
-    /// The table that the mark is bound to, and the bytes that it covers.
-    fn content(&self) -> (&'static str, Vec<u8>) {
+    /// Passes the table that the mark is bound to, and the fields that it covers.
+    fn with_fields<T>(&self, take: impl FnOnce(&str, &[&[u8]]) -> T) -> T {
         let text = str::as_bytes;
         match *self {
-            Self::Message { log, id, digest } => ("messages", fields(&[text(log.as_str()), text(id), digest])),
+            Self::Message { log, id, digest } => take("messages", &[text(log.as_str()), text(id), digest]),
             Self::Run { log, id, parent, meta, created_at } => {
                 let created_at = created_at.to_be_bytes();
                 let parent = parent.unwrap_or_default();
-                ("runs", fields(&[text(log.as_str()), text(id), text(parent), text(meta), &created_at]))
+                take("runs", &[text(log.as_str()), text(id), text(parent), text(meta), &created_at])
             }
-            Self::Key { key, request, answer } => ("keys", fields(&[text(key), request, text(answer)])),
+            Self::Key { key, request, answer } => take("keys", &[text(key), request, text(answer)]),
             Self::Answer { root, request, thread, version } => {
-                let version = version.to_be_bytes();
-                ("answers", fields(&[text(root.as_str()), text(request), text(thread), &version]))
+                take("answers", &[text(root.as_str()), text(request), text(thread), &version.to_be_bytes()])
             }
             Self::Erasure { log, blob, reason, erased_at } => {
-                let erased_at = erased_at.to_be_bytes();
-                ("erasures", fields(&[text(log.as_str()), blob, text(reason), &erased_at]))
+                take("erasures", &[text(log.as_str()), blob, text(reason), &erased_at.to_be_bytes()])
             }
-            Self::Inbox { log, thread, posted } => {
-                ("inboxes", fields(&[text(log), &thread.to_be_bytes(), text(posted)]))
-            }
-            Self::Anchor { epoch, sums } => ("anchor", fields(&[&epoch.to_be_bytes(), sums])),
-            Self::Beat { owner, time } => ("owners", fields(&[text(owner.as_str()), text(time)])),
+            Self::Inbox { log, thread, posted } => take("inboxes", &[text(log), &thread.to_be_bytes(), text(posted)]),
+            Self::Anchor { epoch, sums } => take("anchor", &[&epoch.to_be_bytes(), sums]),
+            Self::Beat { owner, time } => take("owners", &[text(owner.as_str()), text(time)]),
         }
     }
-}
-
-fn binding(table: &str) -> Binding<'_> {
-    Binding { log_id: table, segment: 0, version: 0, offset: 0 }
-}
-
-fn fields(fields: &[&[u8]]) -> Vec<u8> {
-    let mut content = b"row\0".to_vec();
-    for field in fields {
-        super::put_field(&mut content, field);
-    }
-    content
 }

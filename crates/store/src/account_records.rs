@@ -1,4 +1,4 @@
-//! Accounts computed again from the records of postings in logs, by a backend that imports or rebuilds.
+//! Accounts, computed from the records of postings in logs, by a backend that imports or rebuilds.
 //!
 //! The records of one account, in the order of its versions, are posted again by the rules that first posted them. If a record is missing,
 //! because its log was deleted or lost, the next one still has, signed, the amount that remained after it: the unknown difference is
@@ -13,42 +13,38 @@ use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, Record
 /// Whether a record follows from the known state of its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuity {
-    /// It does.
+    /// It does, or was known already.
     Exact,
     /// A record before it is missing.
     Gap,
 }
 
-/// An account after a record, and the reservation that the record is about.
+/// An account after a record was applied.
 #[derive(Clone, Debug)]
-pub struct Recomputed {
+pub struct Applied {
     /// The account.
     pub account: Account,
-    /// The reservation, if it is still open.
+    /// The reservation that the posting names, afterwards.
     pub reservation: Option<Reservation>,
-    /// Whether the record follows from what was known.
+    /// Whether the record followed from what was known.
     pub fit: Continuity,
 }
 
-/// The account after a record of `posting`; `known` and `reservation` are as they were before. A record that is not newer than the known
-/// account changes nothing, and must not be passed.
-pub fn recompute(
-    known: Option<&Account>,
-    reservation: Option<Reservation>,
-    posting: &Posting,
-    record: &Record,
-) -> Recomputed {
+/// Applies the record of one posting to what is known of its account and of the reservation that it names. A record that is not newer than
+/// the known account must not be passed.
+pub fn apply(known: Option<Account>, reservation: Option<Reservation>, posting: &Posting, record: &Record) -> Applied {
     let assumed = if known.is_none() { account_before(record, posting) } else { None };
-    let (mut account, reservation, fit) = match post(known.or(assumed.as_ref()), reservation.as_ref(), posting) {
+    let (mut account, reservation, fit) = match post(known.as_ref().or(assumed.as_ref()), reservation.as_ref(), posting)
+    {
         Ok(posted) if posted.record == *record && assumed.is_some() => {
             (posted.account, posted.reservation, Continuity::Gap)
         }
         Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Continuity::Exact),
         Ok(posted) => (agreeing(posted.account, record), posted.reservation, Continuity::Gap),
-        Err(_) => (agreeing(unposted(known.cloned(), posting, record), record), reservation, Continuity::Gap),
+        Err(_) => (agreeing(unposted(known, posting, record), record), reservation, Continuity::Gap),
     };
     account.incomplete |= fit == Continuity::Gap;
-    Recomputed { account, reservation, fit }
+    Applied { account, reservation, fit }
 }
 
 /// An account of which postings are lost with the end of a log, and no other record shows their effect; none if it has them. Everything that
@@ -77,9 +73,9 @@ impl Children {
         }
     }
 
-    /// Their names.
-    pub fn names(&self) -> impl Iterator<Item = &AccountId> {
-        self.0.iter()
+    /// Their names, in order.
+    pub fn names(&self) -> &BTreeSet<AccountId> {
+        &self.0
     }
 
     /// Their names.
