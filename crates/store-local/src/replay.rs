@@ -46,7 +46,7 @@ pub(crate) struct Replay<'a> {
 pub(crate) struct Replayed {
     pub(crate) id: i64,
     pub(crate) manifest: Manifest,
-    pub(crate) gathered: Gathered,
+    pub(crate) gathered: LogRecords,
 }
 
 impl<'a> Replay<'a> {

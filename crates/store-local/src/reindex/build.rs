@@ -291,7 +291,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn gather(&mut self, thread: &ThreadId, id: i64, gathered: &Gathered) -> Result<()> {
+    fn gather(&mut self, thread: &ThreadId, id: i64, gathered: &LogRecords) -> Result<()> {
         self.lost.extend(gathered.lost.iter().cloned());
         for (event_type, record) in &gathered.postings {
             let text = serde_json::to_string(record).map_err(bad_row)?;
