@@ -16,8 +16,8 @@ use crate::commands::{
     prune, reindex, repair, replay, restore, resume, run, search, send, sign, snapshots, state, stop, thread_delete,
     thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify, wait,
 };
-use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
+use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;

@@ -44,8 +44,8 @@ use std::sync::{Arc, LazyLock};
 use selvedge_model::Stop;
 
 use crate::args::{
-    AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
-    ModelCommand, ThreadCommand, ToolCommand,
+    AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand,
+    KnowledgeCommand, ModelCommand, ThreadCommand, ToolCommand,
 };
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
@@ -55,8 +55,8 @@ use crate::commands::{
     thread_delete, thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify,
     wait,
 };
-use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
+use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::context::Context;
 use crate::error::Result;

@@ -98,7 +98,11 @@ pub(crate) fn permission(open: &OpenCall) -> Permission {
     }
     let why = open.arguments.get("message").and_then(Value::as_str).map(str::to_owned);
     let seconds = open.arguments.get("expires_after_seconds").and_then(Value::as_u64);
-    Permission::Ask(NeededApproval { why, expires_after: seconds.map(Duration::from_secs), ..NeededApproval::default() })
+    Permission::Ask(NeededApproval {
+        why,
+        expires_after: seconds.map(Duration::from_secs),
+        ..NeededApproval::default()
+    })
 }
 
 /// Refuses a graph's run without its graph, or with another definition than the one that is on record.
@@ -154,7 +158,10 @@ pub(crate) fn check_resumable(fold: &Fold) -> Result<()> {
     } else {
         return Ok(());
     };
-    let hint = format!("`selvedge graph run {graph}` starts a new run; `selvedge graph show {}` shows this one", manifest.thread_id);
+    let hint = format!(
+        "`selvedge graph run {graph}` starts a new run; `selvedge graph show {}` shows this one",
+        manifest.thread_id
+    );
     Err(Error::NotRunnable { thread: manifest.thread_id.clone(), status: manifest.status, why, hint })
 }
 

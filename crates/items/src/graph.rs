@@ -42,8 +42,8 @@ use crate::condition::Condition;
 use crate::error::Flaw;
 use crate::hook::{Action, Hook};
 use crate::input::Input;
-use lines::Lines;
 pub use check::state_path;
+use lines::Lines;
 pub use schema::schema;
 
 /// How many steps a run may make by default.

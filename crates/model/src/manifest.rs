@@ -6,7 +6,8 @@ use serde_json::Value;
 use crate::account::Record;
 use crate::error::{Classify, Kind};
 use crate::event::{
-    Ask, Event, Fields, GraphBirth, Handoff, LostVersions, ManifestChanged, Recovery, Suspended, ThreadCreated, ThreadKind, is_zero,
+    Ask, Event, Fields, GraphBirth, Handoff, LostVersions, ManifestChanged, Recovery, Suspended, ThreadCreated,
+    ThreadKind, is_zero,
 };
 use crate::id::{AgentId, CallId, DirectiveId, RunId, TaskId, ThreadId};
 use crate::limits::{Corrections, Cost, Limits};

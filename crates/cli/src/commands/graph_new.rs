@@ -36,6 +36,8 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         return context.output.record(&CreatedGraph { graph: &args.name, file: &file });
     }
     context.output.text(file.display())?;
-    context.output.tell(format!("Next: edit it, then `selvedge graph check {0}` and `selvedge graph run {0}`", args.name));
+    context
+        .output
+        .tell(format!("Next: edit it, then `selvedge graph check {0}` and `selvedge graph run {0}`", args.name));
     Ok(())
 }

@@ -96,7 +96,9 @@ fn show(args: &Args, context: &Context<'_>, graph: Option<&Graph>, run: Option<&
     if context.output.is_json() {
         return match (graph, run) {
             (_, Some(run)) => context.output.record(run),
-            (graph, None) => context.output.record(&json!({"graph": args.what, "nodes": graph.map(|graph| &graph.nodes)})),
+            (graph, None) => {
+                context.output.record(&json!({"graph": args.what, "nodes": graph.map(|graph| &graph.nodes)}))
+            }
         };
     }
     if let Some(run) = run {

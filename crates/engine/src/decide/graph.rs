@@ -25,10 +25,10 @@ use selvedge_items::graph::{Node, NodeKind, OnError};
 use selvedge_items::hook::{Control, HookEvent};
 use selvedge_model::event::{Fields, HandoffReason, ManifestChanged, SuspendReason, Suspended};
 use selvedge_model::fold::{GraphEnd, GraphProgress, GraphStep};
-use selvedge_model::run::{Failure, FailureClass};
-use selvedge_model::{Event, Patch, Reason, RunMeta, Status, Timestamp};
 use selvedge_model::op::Op;
 use selvedge_model::path::Path;
+use selvedge_model::run::{Failure, FailureClass};
+use selvedge_model::{Event, Patch, Reason, RunMeta, Status, Timestamp};
 use serde_json::{Value, json};
 
 use crate::decide::hooks::{self, Occasion};
@@ -98,7 +98,9 @@ impl Walk<'_> {
         let intents = calls::intents(fold, live);
         if !intents.is_empty() {
             let delta = Delta { events: intents, ..Delta::default() };
-            return Some(Commit { with: With::Children, ..Commit::of(live, Reason::ToolIntentCommitted, delta) }.step());
+            return Some(
+                Commit { with: With::Children, ..Commit::of(live, Reason::ToolIntentCommitted, delta) }.step(),
+            );
         }
         if live.flights.iter().any(Flight::is_ready) {
             return Some(Step::Dispatch);
@@ -224,17 +226,22 @@ impl Walk<'_> {
     /// Between two steps: hooks, limits, a successor; then the next step.
     fn between(&self) -> Step {
         let Self { fold, live, rules, graph, progress, .. } = *self;
-        let (event, occurrence) = match progress.step {
-            0 => (HookEvent::GraphStarted, "graph".to_owned()),
-            step => (HookEvent::AfterStep, step.to_string()),
+        // In a successor, nothing has begun or ended yet.
+        let occasion = if progress.completed > 0 {
+            Some((HookEvent::AfterStep, progress.step.to_string()))
+        } else {
+            fold.manifest().continuation_of.is_none().then(|| (HookEvent::GraphStarted, "graph".to_owned()))
         };
-        let occasion = Occasion::new(fold, event, occurrence);
-        let more = || json!({"graph_id": graph.id, "node": progress.node, "step": progress.step, "state": fold.state()});
-        match hooks::react(fold, live, rules, &occasion, more, None) {
-            ControlFlow::Break(step) => return step,
-            ControlFlow::Continue(decided) => {
-                if let Some(end) = hooks::end_as(fold, live, rules, decided) {
-                    return end;
+        if let Some((event, occurrence)) = occasion {
+            let occasion = Occasion::new(fold, event, occurrence);
+            let more =
+                || json!({"graph_id": graph.id, "node": progress.node, "step": progress.step, "state": fold.state()});
+            match hooks::react(fold, live, rules, &occasion, more, None) {
+                ControlFlow::Break(step) => return step,
+                ControlFlow::Continue(decided) => {
+                    if let Some(end) = hooks::end_as(fold, live, rules, decided) {
+                        return end;
+                    }
                 }
             }
         }
@@ -265,10 +272,8 @@ impl Walk<'_> {
             }
         }
         let why = format!("it has made {most} steps, the most of this graph (`max_steps`)");
-        let delta = Delta {
-            events: vec![self.failed(&why, progress.node.as_deref(), progress.step)],
-            ..Delta::default()
-        };
+        let delta =
+            Delta { events: vec![self.failed(&why, progress.node.as_deref(), progress.step)], ..Delta::default() };
         self.commit(delta)
     }
 

@@ -114,7 +114,12 @@ pub(crate) fn as_text(content: &Value) -> String {
 }
 
 /// A tool's patches, with each path replaced by the place that its scope gives it; all of them or none.
-fn routed(scopes: &Scopes, call: &CallId, mut patches: Vec<Patch>, state: &mut Cow<'_, Value>) -> Result<Vec<Patch>, String> {
+fn routed(
+    scopes: &Scopes,
+    call: &CallId,
+    mut patches: Vec<Patch>,
+    state: &mut Cow<'_, Value>,
+) -> Result<Vec<Patch>, String> {
     if patches.is_empty() {
         return Ok(patches);
     }

@@ -124,12 +124,7 @@ fn birth(work: &RunConfig) -> NewThread {
     let graph = GraphBirth { id, definition: graph.digest, position: None, single: false };
     let inputs = json!({"city": "Bern", "count": 3});
     let Value::Object(inputs) = inputs else { unreachable!() };
-    NewThread {
-        kind: ThreadKind::Graph,
-        graph: Some(graph),
-        inputs,
-        ..NewThread::of(AgentId::new("scribe").unwrap())
-    }
+    NewThread { kind: ThreadKind::Graph, graph: Some(graph), inputs, ..NewThread::of(AgentId::new("scribe").unwrap()) }
 }
 
 fn create(harness: &Harness, work: &RunConfig) -> ThreadId {
@@ -359,8 +354,7 @@ fn an_approval_suspends_the_graph_and_its_decision_chooses_the_edge() {
         assert_eq!(ended.suspended.as_ref().unwrap().reason, SuspendReason::Approval);
         assert_eq!(ended.asks[0].why.as_deref(), Some("Pay for Bern?"));
         let call = ended.asks[0].call_id.clone();
-        let choice =
-            if approves { Choice::Approve(None) } else { Choice::Deny(Some("too much".to_owned())) };
+        let choice = if approves { Choice::Approve(None) } else { Choice::Deny(Some("too much".to_owned())) };
         harness.engine.decide(&thread, &call, choice, "ann", &work).unwrap();
         let ended = resume(&harness, &thread, &work);
         if approves {

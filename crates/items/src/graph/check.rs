@@ -102,12 +102,17 @@ impl Check<'_> {
             }
         }
         if let Some(to) = node.on_error.as_ref().filter(|to| self.graph.node(to).is_none()) {
-            let why = format!("`on_error` of node `{name}` leads to `{}`, and there is no such node", to.escape_debug());
+            let why =
+                format!("`on_error` of node `{name}` leads to `{}`, and there is no such node", to.escape_debug());
             self.error(self.lines.line(&["nodes", name, "on_error"]).or(node.line), why, self.nearest(to));
         }
         let is_return = matches!(node.kind, NodeKind::Return { .. });
         if is_return && (!node.next.is_empty() || node.on_error.is_some()) {
-            self.error(node.line, format!("node `{name}` returns, so it leads nowhere"), "remove `next` and `on_error`");
+            self.error(
+                node.line,
+                format!("node `{name}` returns, so it leads nowhere"),
+                "remove `next` and `on_error`",
+            );
         }
         if !is_return && node.next.is_empty() {
             let why = format!("node `{name}` is a dead end: it leads nowhere and does not return");
@@ -242,7 +247,10 @@ impl Check<'_> {
         for node in &graph.nodes {
             let name = node.name.as_str();
             if !reached.contains(name) {
-                self.warning(node.line, format!("node `{name}` is unreachable: no edge from `{}` leads to it", graph.start));
+                self.warning(
+                    node.line,
+                    format!("node `{name}` is unreachable: no edge from `{}` leads to it", graph.start),
+                );
             } else if !returns.contains(name) && !node.next.is_empty() {
                 self.warning(node.line, format!("no path from node `{name}` leads to a node that returns"));
             }

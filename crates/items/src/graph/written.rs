@@ -346,7 +346,8 @@ fn node(
     if let Some(key) = set.iter().find(|key| !allowed.contains(key)) {
         return Err(Flaw::new(format!("`{key}` of node `{name}` has no meaning in a {of} node")));
     }
-    let edge = |(index, EdgeFields { to, when }): (usize, EdgeFields)| Edge { to, when, line: edge_line(index).or(line) };
+    let edge =
+        |(index, EdgeFields { to, when }): (usize, EdgeFields)| Edge { to, when, line: edge_line(index).or(line) };
     let next = match written.next {
         None => Vec::new(),
         Some(Next::One(to)) => vec![Edge { to, when: None, line }],

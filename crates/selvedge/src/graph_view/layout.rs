@@ -264,7 +264,8 @@ fn placed(graph: &Graph, cells: &[Cell], rows: &[Vec<usize>], routes: &[Route]) 
         let Cell { rank, width, height, x, .. } = cells[cell];
         Rect { x: x - least, y: tops[rank], width, height }
     };
-    let nodes = graph.nodes.iter().enumerate().map(|(place, node)| PlacedNode { name: node.name.clone(), rect: rect(place) });
+    let nodes =
+        graph.nodes.iter().enumerate().map(|(place, node)| PlacedNode { name: node.name.clone(), rect: rect(place) });
     let edge = |route: &Route| {
         let mut bends = route.bends.clone();
         if route.is_back {
@@ -365,7 +366,8 @@ mod tests {
     fn overlapping_rectangles_are_found() {
         let rect = |x| Rect { x, y: 0.0, width: 10.0, height: 10.0 };
         let node = |name: &str, x| PlacedNode { name: name.to_owned(), rect: rect(x) };
-        let layout = Layout { nodes: vec![node("a", 0.0), node("b", 9.0)], edges: Vec::new(), width: 20.0, height: 10.0 };
+        let layout =
+            Layout { nodes: vec![node("a", 0.0), node("b", 9.0)], edges: Vec::new(), width: 20.0, height: 10.0 };
         assert_eq!(overlapping(&layout), [("a".to_owned(), "b".to_owned())]);
     }
 }

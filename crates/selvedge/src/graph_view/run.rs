@@ -176,7 +176,8 @@ impl GraphRun {
             Event::ForeachCompleted(fields) => {
                 let items = fields.get("items").and_then(Value::as_u64).unwrap_or_default();
                 let failed = fields.get("failed").and_then(Value::as_u64).unwrap_or_default();
-                let said = if failed == 0 { format!("{items} items") } else { format!("{items} items, {failed} failed") };
+                let said =
+                    if failed == 0 { format!("{items} items") } else { format!("{items} items, {failed} failed") };
                 if let Some(step) = self.history.last_mut() {
                     step.details = Some(said);
                 }

@@ -38,7 +38,14 @@ pub fn draw(graph: &Graph, run: Option<&GraphRun>) -> String {
             svg,
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"#fff\"/><text x=\"{:.1}\" y=\"{:.1}\" \
              text-anchor=\"middle\" fill=\"#555\" textLength=\"{:.1}\" lengthAdjust=\"spacingAndGlyphs\">{}</text>",
-            rect.x, rect.y, rect.width, rect.height, rect.x + rect.width / 2.0, rect.y + 13.0, rect.width, escaped(text)
+            rect.x,
+            rect.y,
+            rect.width,
+            rect.height,
+            rect.x + rect.width / 2.0,
+            rect.y + 13.0,
+            rect.width,
+            escaped(text)
         );
     }
     for node in &placed.nodes {
@@ -55,8 +62,14 @@ pub fn draw(graph: &Graph, run: Option<&GraphRun>) -> String {
             svg,
             "<g><title>{}: {of}</title><rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"6\" fill=\"{fill}\" \
              stroke=\"#555\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text></g>",
-            escaped(&node.name), rect.x, rect.y, rect.width, rect.height, rect.x + rect.width / 2.0,
-            rect.y + rect.height / 2.0 + 5.0, escaped(&caption(&node.name))
+            escaped(&node.name),
+            rect.x,
+            rect.y,
+            rect.width,
+            rect.height,
+            rect.x + rect.width / 2.0,
+            rect.y + rect.height / 2.0 + 5.0,
+            escaped(&caption(&node.name))
         );
     }
     svg.push_str("</svg>\n");

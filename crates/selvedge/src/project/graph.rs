@@ -25,7 +25,8 @@ use selvedge_model::event::{EffectClass, GraphBirth, GraphPosition, ThreadKind};
 use selvedge_model::limits::Limits;
 use selvedge_model::tool::{Function, Risk};
 use selvedge_model::{
-    AgentId, Answer, Cancel, DirectiveId, Manifest, Model, ModelError, NewThread, Output, Price, Prompt, Tool, ToolError,
+    AgentId, Answer, Cancel, DirectiveId, Manifest, Model, ModelError, NewThread, Output, Price, Prompt, Tool,
+    ToolError,
 };
 use selvedge_tools::built_in;
 use serde_json::{Map, Value, json};
@@ -167,7 +168,10 @@ impl Project {
             let names: Vec<String> = needed.iter().map(|token| short(&token.to_string()).to_owned()).collect();
             let flaw = Flaw::new(format!("the permission `{}` matches no tool", short(&token)));
             let near = nearest(short(&token), names.iter().map(String::as_str));
-            let hint = near.map_or_else(|| "`selvedge tool list` lists the tools".to_owned(), |near| format!("did you mean `{near}`?"));
+            let hint = near.map_or_else(
+                || "`selvedge tool list` lists the tools".to_owned(),
+                |near| format!("did you mean `{near}`?"),
+            );
             findings.push(Finding { is_error: false, flaw: flaw.hint(hint) });
         }
         for node in &graph.nodes {
@@ -218,7 +222,10 @@ impl Project {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "`selvedge tool list` lists the tools".to_owned(),
             };
-            return Ok(at(false, Flaw::new(format!("node `{name}` calls `{tool}`, and there is no such tool")).hint(hint)));
+            return Ok(at(
+                false,
+                Flaw::new(format!("node `{name}` calls `{tool}`, and there is no such tool")).hint(hint),
+            ));
         };
         Ok(match gate::may_call(allow, spec) {
             Ok(()) => None,

@@ -69,7 +69,7 @@ impl Walk<'_> {
                 let open = usize::try_from(current.opened.saturating_sub(closed)).unwrap_or(usize::MAX);
                 let more = parallel.saturating_sub(open);
                 if self.live.stop.is_none() && more > 0 && opened < items.len() {
-                    let state = state_after(self.fold, &delta).into_owned();
+                    let state = state_after(self.fold, &delta);
                     self.open_items(&mut delta, &state, &begun, items, opened..opened.saturating_add(more));
                 }
                 delta
@@ -185,7 +185,7 @@ impl Walk<'_> {
             errors = errors.saturating_add(1);
             let key = Path::keys([LAST_ERROR]);
             delta.patches.push(set(key, json!({"node": node.name, "step": step, "error": why})));
-            let state = state_after(self.fold, delta).into_owned();
+            let state = state_after(self.fold, delta);
             next = match (&node.on_error, policy) {
                 (Some(to), _) => Next::To(to.clone()),
                 (None, OnError::Continue) if !matches!(node.kind, NodeKind::Return { .. }) => {
@@ -277,7 +277,7 @@ impl Walk<'_> {
 
     /// Assigns what a node assigns; returns where it leads.
     fn assigned(&self, delta: &mut Delta, node: &Node, result: &Value) -> Result<Next, String> {
-        let before = state_after(self.fold, delta).into_owned();
+        let before = state_after(self.fold, delta);
         let mut patches = Vec::new();
         if let NodeKind::Foreach { collect: Some(key), .. } = &node.kind {
             let results = result.get("results").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -290,7 +290,7 @@ impl Walk<'_> {
         }
         let mut after = before;
         for patch in &patches {
-            patch.apply_to(&mut after).map_err(|why| format!("the state can't be assigned: {why}"))?;
+            patch.apply_to(after.to_mut()).map_err(|why| format!("the state can't be assigned: {why}"))?;
         }
         let next = match &node.kind {
             NodeKind::Return { output } => Next::Return(values::fill(self, &after, output, Some(result), None)?),
@@ -326,9 +326,8 @@ impl<'d> Outcomes<'d> {
             Event::ToolOutcome(outcome) => Some(outcome),
             _ => None,
         });
-        let is_of_node = |outcome: &&ToolOutcome| {
-            outcome.call_id.as_str().starts_with(selvedge_model::fold::NODE_CALL_PREFIX)
-        };
+        let is_of_node =
+            |outcome: &&ToolOutcome| outcome.call_id.as_str().starts_with(selvedge_model::fold::NODE_CALL_PREFIX);
         Self { of: outcomes.filter(is_of_node).map(|outcome| (outcome.call_id.clone(), outcome)).collect() }
     }
 
@@ -370,7 +369,9 @@ fn error_text(error: &str) -> String {
     match (said, fields.get("thread_id").and_then(Value::as_str)) {
         (Some(said), Some(thread)) => format!("thread `{thread}`: {said}"),
         (Some(said), None) => said.to_owned(),
-        (None, Some(thread)) => format!("thread `{thread}` ended as {}", fields.get("status").cloned().unwrap_or_default()),
+        (None, Some(thread)) => {
+            format!("thread `{thread}` ended as {}", fields.get("status").cloned().unwrap_or_default())
+        }
         (None, None) => error.to_owned(),
     }
 }
@@ -435,7 +436,11 @@ mod tests {
         assert_eq!(unwrapped(&outcome(json!("{not json"))), Ok(json!("{not json")));
         assert_eq!(unwrapped(&outcome(json!({"success": false, "error": "no"}))), Err("no".to_owned()));
         assert_eq!(unwrapped(&outcome(json!({"success": true, "data": [1]}))), Ok(json!([1])));
-        let failed = ToolOutcome { result: None, error: Some(json!({"thread_id": "t", "why": "lost"}).to_string()), ..outcome(json!(null)) };
+        let failed = ToolOutcome {
+            result: None,
+            error: Some(json!({"thread_id": "t", "why": "lost"}).to_string()),
+            ..outcome(json!(null))
+        };
         assert_eq!(unwrapped(&failed), Err("thread `t`: lost".to_owned()));
     }
 }

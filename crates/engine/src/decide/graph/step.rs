@@ -58,7 +58,7 @@ impl Walk<'_> {
 
     fn begin_node(&self, delta: &mut Delta, node: &Node, step: u64, errors: u64) {
         let begun = Begun { node, step, attempt: 1 };
-        let state = state_after(self.fold, delta).into_owned();
+        let state = state_after(self.fold, delta);
         let mut fields = json!({"step": step, "node": node.name, "node_type": node.type_name()});
         if let Some(call) = self.graph.calls.get(&node.name) {
             fields["action_id"] = json!(call.item);

@@ -6,8 +6,8 @@ use selvedge_log::Head;
 use selvedge_model::account::{Account, AccountStatus, Posting, PostingError, Reservation, ReservationState, post};
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{
-    CallOpened, CallOrigin, Decision, EffectClass, GraphBirth, ManifestChanged, ResumeMode, SuspendReason, ThreadCreated,
-    ThreadKind,
+    CallOpened, CallOrigin, Decision, EffectClass, GraphBirth, ManifestChanged, ResumeMode, SuspendReason,
+    ThreadCreated, ThreadKind,
 };
 use selvedge_model::id::ReservationId;
 use selvedge_model::limits::{Cost, Limits};
@@ -15,8 +15,8 @@ use selvedge_model::message::Block;
 use selvedge_model::run::{Failure, FailureClass, RunRecorded};
 use selvedge_model::tool::Output;
 use selvedge_model::{
-    AgentId, CallId, Changeset, Digest, DirectiveId, Event, Input, LogId, ModelError, Money, NewThread, Posted, Request, RequestId,
-    RunId, RunStatus, Stop, Thread, ThreadId, Timestamp,
+    AgentId, CallId, Changeset, Digest, DirectiveId, Event, Input, LogId, ModelError, Money, NewThread, Posted,
+    Request, RequestId, RunId, RunStatus, Stop, Thread, ThreadId, Timestamp,
 };
 use serde_json::json;
 
@@ -408,8 +408,13 @@ impl World {
             }
         }
         self.live.plan(planned, &self.fold);
-        let ready: Vec<CallId> =
-            self.live.flights.iter().filter(|flight| flight.is_planned()).filter_map(|flight| Some(flight.ready.as_ref()?.call.id.clone())).collect();
+        let ready: Vec<CallId> = self
+            .live
+            .flights
+            .iter()
+            .filter(|flight| flight.is_planned())
+            .filter_map(|flight| Some(flight.ready.as_ref()?.call.id.clone()))
+            .collect();
         for call in ready {
             let outcome = match self.chance.below(23) {
                 21 => {
