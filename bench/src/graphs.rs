@@ -51,7 +51,13 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
     report.figure("graph_steps_ratio", what, Unit::Times, &ratio, Goal::AtLeast(0.8));
     let median = |steps: &[f64]| Spread::of(steps).median;
     let late = Spread::over(&rounds, |(steps, _)| median(&steps[NODES - AROUND..]) / median(&steps[5..5 + AROUND]));
-    report.figure("graph_late_step_ratio", "  a step around 1,000 ÷ one around 10", Unit::Times, &late, Goal::AtMost(1.1));
+    report.figure(
+        "graph_late_step_ratio",
+        "  a step around 1,000 ÷ one around 10",
+        Unit::Times,
+        &late,
+        Goal::AtMost(1.1),
+    );
     report.method(
         "graphs",
         format!(

@@ -506,6 +506,16 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
             let message = format!("`{thread}` {}{}", status.in_words(), why.unwrap_or_default());
             let is_of_model = outcome.code.as_deref().is_some_and(|code| code.starts_with("model_"));
             let check = if is_of_model { "`selvedge model check --probe` checks keys and hosts; " } else { "" };
+            let of_graph = match outcome.code.as_deref() {
+                Some("graph_failed") => Some(format!(
+                    "`selvedge graph show {thread}` shows its nodes; `selvedge resume {thread} \"…\"` continues at the one that failed"
+                )),
+                Some("completed_with_errors") => Some(format!("`selvedge graph show {thread}` shows its nodes")),
+                _ => None,
+            };
+            if let Some(hint) = of_graph {
+                return Err(Failure::new(Exit::Failed, "run_failed", message).hint(hint));
+            }
             Err(Failure::new(Exit::Failed, "run_failed", message).hint(format!(
                 "{check}`selvedge log {thread}` shows what happened; `selvedge send {thread} \"…\"` continues"
             )))
@@ -534,6 +544,9 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
                 ),
                 "chain_too_deep" => format!(
                     "`coordination.continuation.chain_max` is the maximum length of a chain; raise it, then `selvedge resume {thread}`"
+                ),
+                "child_suspended" => format!(
+                    "`selvedge tree {thread}` shows the child that it waits for; once that has continued, `selvedge resume {thread}`"
                 ),
                 _ => format!("`selvedge resume {thread}` continues"),
             }))

@@ -59,11 +59,7 @@ fn next(sandbox: &Sandbox) -> Vec<String> {
         Some((thread, _)) => {
             let waits = sandbox.run(&["inbox", "--json"]).records();
             let is_asked = |one: &Value| one["thread_id"] == thread.as_str();
-            if waits.iter().any(is_asked) {
-                words(&["approve", "--all", &thread])
-            } else {
-                words(&["resume", &thread])
-            }
+            if waits.iter().any(is_asked) { words(&["approve", "--all", &thread]) } else { words(&["resume", &thread]) }
         }
     }
 }
@@ -96,7 +92,9 @@ fn the_sample_pipeline_waits_for_its_approval_and_its_pages_and_drawing_follow_i
     let (thread, _) = newest(&sandbox).unwrap();
     let page = sandbox.project().join(format!(".ai/knowledge/agent/threads/review/{thread}.md"));
     let text = fs::read_to_string(&page).unwrap();
-    for row in ["| 1 | `fetch` | ✅ |", "| 2 | `measure` | ✅ |", "| 3 | `approve` | 🔄 |", "| 4 | `report` | ⏳ |", "5 items"] {
+    for row in
+        ["| 1 | `fetch` | ✅ |", "| 2 | `measure` | ✅ |", "| 3 | `approve` | 🔄 |", "| 4 | `report` | ⏳ |", "5 items"]
+    {
         assert!(text.contains(row), "{row}: {text}");
     }
     let state = sandbox.project().join(format!(".ai/knowledge/graphs/review/{thread}.md"));
@@ -156,7 +154,11 @@ fn one_node_is_run_alone_with_a_state_that_was_given() {
 #[test]
 fn a_cancelled_run_is_told_from_a_failed_and_a_killed_one() {
     let sandbox = Sandbox::new();
-    put(&sandbox, ".ai/graphs/nap.yaml", "start: nap\nstate: {}\nnodes:\n  nap: { type: wait, seconds: 3600, next: end }\n  end: { type: return }\n");
+    put(
+        &sandbox,
+        ".ai/graphs/nap.yaml",
+        "start: nap\nstate: {}\nnodes:\n  nap: { type: wait, seconds: 3600, next: end }\n  end: { type: return }\n",
+    );
     for (word, status) in [("cancel", "cancelled"), ("kill", "killed")] {
         let mut child = sandbox.command(&["graph", "run", "nap"]).stdin(Stdio::null()).spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);

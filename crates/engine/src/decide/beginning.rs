@@ -19,7 +19,8 @@ pub(super) fn begin(fold: &Fold, live: &Live, rules: &Rules, Beginning { start, 
     delta.events.extend(raised.clone().map(Event::ManifestChanged));
     let is_new = |message: &&Message| !message.id.as_ref().is_some_and(|id| fold.conversation.knows(id));
     let messages: Vec<Message> = input.messages.iter().filter(is_new).cloned().collect();
-    if messages.iter().any(|message| message.role == Role::User) {
+    // To a graph, a message is data; its approvals wait for their decisions.
+    if rules.graph.is_none() && messages.iter().any(|message| message.role == Role::User) {
         cancel_pending_approvals(&mut delta, fold, live, rules);
     }
     let state = input.state.as_ref().unwrap_or(fold.state());

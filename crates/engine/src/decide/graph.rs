@@ -226,18 +226,22 @@ impl Walk<'_> {
     /// Between two steps: hooks, limits, a successor; then the next step.
     fn between(&self) -> Step {
         let Self { fold, live, rules, graph, progress, .. } = *self;
-        let (event, occurrence) = match progress.step {
-            0 => (HookEvent::GraphStarted, "graph".to_owned()),
-            step => (HookEvent::AfterStep, step.to_string()),
+        // In a successor, nothing has begun or ended yet.
+        let occasion = if progress.completed > 0 {
+            Some((HookEvent::AfterStep, progress.step.to_string()))
+        } else {
+            fold.manifest().continuation_of.is_none().then(|| (HookEvent::GraphStarted, "graph".to_owned()))
         };
-        let occasion = Occasion::new(fold, event, occurrence);
-        let more =
-            || json!({"graph_id": graph.id, "node": progress.node, "step": progress.step, "state": fold.state()});
-        match hooks::react(fold, live, rules, &occasion, more, None) {
-            ControlFlow::Break(step) => return step,
-            ControlFlow::Continue(decided) => {
-                if let Some(end) = hooks::end_as(fold, live, rules, decided) {
-                    return end;
+        if let Some((event, occurrence)) = occasion {
+            let occasion = Occasion::new(fold, event, occurrence);
+            let more =
+                || json!({"graph_id": graph.id, "node": progress.node, "step": progress.step, "state": fold.state()});
+            match hooks::react(fold, live, rules, &occasion, more, None) {
+                ControlFlow::Break(step) => return step,
+                ControlFlow::Continue(decided) => {
+                    if let Some(end) = hooks::end_as(fold, live, rules, decided) {
+                        return end;
+                    }
                 }
             }
         }

@@ -69,7 +69,7 @@ impl Walk<'_> {
                 let open = usize::try_from(current.opened.saturating_sub(closed)).unwrap_or(usize::MAX);
                 let more = parallel.saturating_sub(open);
                 if self.live.stop.is_none() && more > 0 && opened < items.len() {
-                    let state = state_after(self.fold, &delta).into_owned();
+                    let state = state_after(self.fold, &delta);
                     self.open_items(&mut delta, &state, &begun, items, opened..opened.saturating_add(more));
                 }
                 delta
@@ -185,7 +185,7 @@ impl Walk<'_> {
             errors = errors.saturating_add(1);
             let key = Path::keys([LAST_ERROR]);
             delta.patches.push(set(key, json!({"node": node.name, "step": step, "error": why})));
-            let state = state_after(self.fold, delta).into_owned();
+            let state = state_after(self.fold, delta);
             next = match (&node.on_error, policy) {
                 (Some(to), _) => Next::To(to.clone()),
                 (None, OnError::Continue) if !matches!(node.kind, NodeKind::Return { .. }) => {
@@ -277,7 +277,7 @@ impl Walk<'_> {
 
     /// Assigns what a node assigns; returns where it leads.
     fn assigned(&self, delta: &mut Delta, node: &Node, result: &Value) -> Result<Next, String> {
-        let before = state_after(self.fold, delta).into_owned();
+        let before = state_after(self.fold, delta);
         let mut patches = Vec::new();
         if let NodeKind::Foreach { collect: Some(key), .. } = &node.kind {
             let results = result.get("results").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -290,7 +290,7 @@ impl Walk<'_> {
         }
         let mut after = before;
         for patch in &patches {
-            patch.apply_to(&mut after).map_err(|why| format!("the state can't be assigned: {why}"))?;
+            patch.apply_to(after.to_mut()).map_err(|why| format!("the state can't be assigned: {why}"))?;
         }
         let next = match &node.kind {
             NodeKind::Return { output } => Next::Return(values::fill(self, &after, output, Some(result), None)?),

@@ -58,7 +58,7 @@ impl Walk<'_> {
 
     fn begin_node(&self, delta: &mut Delta, node: &Node, step: u64, errors: u64) {
         let begun = Begun { node, step, attempt: 1 };
-        let state = state_after(self.fold, delta).into_owned();
+        let state = state_after(self.fold, delta);
         let mut fields = json!({"step": step, "node": node.name, "node_type": node.type_name()});
         if let Some(call) = self.graph.calls.get(&node.name) {
             fields["action_id"] = json!(call.item);
@@ -134,8 +134,8 @@ impl Walk<'_> {
         range: std::ops::Range<usize>,
     ) {
         let NodeKind::Foreach { item: name, .. } = &begun.node.kind else { return };
-        for index in range.start..range.end.min(items.len()) {
-            let item = Item { name, index, value: &items[index] };
+        for (index, value) in items.iter().enumerate().take(range.end).skip(range.start) {
+            let item = Item { name, index, value };
             // An item whose arguments can't be filled in has an error of its own.
             let (tool, arguments) = self.arguments(state, begun.node, Some(item)).unwrap_or_else(|why| {
                 let unusable = crate::graph::NodeCall::unusable("", why);

@@ -408,8 +408,13 @@ impl World {
             }
         }
         self.live.plan(planned, &self.fold);
-        let ready: Vec<CallId> =
-            self.live.flights.iter().filter(|flight| flight.is_planned()).filter_map(|flight| Some(flight.ready.as_ref()?.call.id.clone())).collect();
+        let ready: Vec<CallId> = self
+            .live
+            .flights
+            .iter()
+            .filter(|flight| flight.is_planned())
+            .filter_map(|flight| Some(flight.ready.as_ref()?.call.id.clone()))
+            .collect();
         for call in ready {
             let outcome = match self.chance.below(23) {
                 21 => {
