@@ -8,8 +8,6 @@
 //!   A thread is only indexed while the index is locked for writing and the registry has it, so none comes back.
 //! - An index that is damaged, of another format or of another store is removed and built anew.
 //!
-//! - Every line in the files of embeddings is in the index too, if those files are as long as `embedded_bytes` says; else they are read again
-//!   before a passage is embedded, so that none is embedded twice, and no run reads all of them.
 //!
 //! `search.db.lock` serializes the processes that write; readers never wait for them.
 
@@ -37,6 +35,8 @@ use crate::layout::{Layout, is_there};
 use crate::open::{self, LocalStore};
 use crate::rows::{self, Row, bad_row, signed, unsigned};
 use crate::schema;
+
+mod vectors;
 
 #[cfg(test)]
 mod tests;
@@ -89,9 +89,6 @@ CREATE VIRTUAL TABLE trigrams USING fts5 (text, content = '', tokenize = 'trigra
 INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
 INSERT INTO trigrams (trigrams, rank) VALUES ('secure-delete', 1);
 ";
-
-/// The name of the length of all files of embeddings up to which they are in the index.
-const EMBEDDED: &str = "embedded_bytes";
 
 /// The hint for an index that must be built anew.
 const DAMAGED: &str = "`search.db` is damaged";
@@ -215,7 +212,7 @@ fn remove_documents(connection: &Connection, thread: i64, blob: Option<&Digest>)
     let found: Vec<(i64, String)> = found.and_then(Iterator::collect).map_err(failed)?;
     if !found.is_empty() {
         // If the same passages are indexed again, their vectors are in the files.
-        execute(connection, "DELETE FROM meta WHERE name = ?", [EMBEDDED])?;
+        vectors::forget_files(connection)?;
     }
     for (id, text) in found {
         let sql = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)";
@@ -345,7 +342,7 @@ impl LocalStore {
         let mut closest = Vec::new();
         let mut without_vectors = 0;
         if let Some((name, vector)) = ask.vector {
-            let has_vectors = meta(&connection, "embedder")? == Some(embedder(name, vector.len()));
+            let has_vectors = meta(&connection, "embedder")? == Some(vectors::embedder(name, vector.len()));
             if has_vectors {
                 closest = conditions.closest(&connection, vector)?;
             }
@@ -451,41 +448,6 @@ impl LocalStore {
                 execute(connection, sql, params![signed(row.head.version), signed(row.head.lines), id])
             }
         }
-    }
-
-    /// Takes over the vectors that are in the files of agents, so that no endpoint is asked for them again.
-    fn restore_vectors(&self, connection: &Connection, name: &str, dimensions: usize) -> Result<()> {
-        if self.core.embedding_files()?.is_empty() {
-            return Ok(());
-        }
-        let sql = "SELECT d.id, t.thread_id, d.line, d.blob, d.offset, d.digest FROM documents AS d JOIN threads AS t ON t.id = d.thread";
-        let mut statement = connection.prepare(sql).map_err(failed)?;
-        let mut found = statement.query([]).map_err(failed)?;
-        let mut documents = HashMap::new();
-        while let Some(row) = found.next().map_err(failed)? {
-            let number = |column: usize| row.get::<_, i64>(column).map_err(failed);
-            let blob: Option<Vec<u8>> = row.get(3).map_err(failed)?;
-            let place = (
-                row.get::<_, String>(1).map_err(failed)?,
-                unsigned(number(2)?),
-                blob,
-                unsigned(number(4)?),
-                number(5)?,
-            );
-            documents.insert(place, number(0)?);
-        }
-        let mut done = Ok(());
-        self.core.each_embedding(name, &mut |one| {
-            let blob = one.blob.map(|blob| blob.0.to_vec());
-            let place = (one.thread_id.to_string(), one.line, blob, one.offset, one.digest);
-            let vector = one.bytes().filter(|bytes| bytes.len() == dimensions * 4);
-            if let (Some(id), Some(vector), Ok(())) = (documents.get(&place), vector, &done) {
-                let sql = "INSERT OR REPLACE INTO vectors (document, vector) VALUES (?, ?)";
-                done = execute(connection, sql, params![id, vector])
-                    .and_then(|()| execute(connection, "DELETE FROM unembedded WHERE document = ?", [id]));
-            }
-        })?;
-        done
     }
 
     /// Writes what the filters compare.
@@ -722,65 +684,13 @@ impl Search for LocalStore {
     }
 
     fn pending_vectors(&self, name: &str, dimensions: usize, limit: usize) -> Result<Vec<UnembeddedPassage>> {
-        let wanted = embedder(name, dimensions);
-        let pending = self.core.with_search(|connection| {
-            let files = self.core.embedded_bytes()?.to_string();
-            let is_of_embedder = meta(connection, "embedder")?.as_ref() == Some(&wanted);
-            if !is_of_embedder || meta(connection, EMBEDDED)?.as_ref() != Some(&files) {
-                transaction(connection, || {
-                    if !is_of_embedder {
-                        execute(connection, "DELETE FROM vectors", [])?;
-                        execute(
-                            connection,
-                            "INSERT OR IGNORE INTO unembedded (document) SELECT id FROM documents",
-                            [],
-                        )?;
-                        set_meta(connection, "embedder", &wanted)?;
-                    }
-                    self.restore_vectors(connection, name, dimensions)?;
-                    set_meta(connection, EMBEDDED, &files)
-                })?;
-            }
-            let sql = "SELECT document FROM unembedded ORDER BY document DESC LIMIT ?";
-            let mut statement = connection.prepare_cached(sql).map_err(failed)?;
-            let found = statement.query_map([signed(limit as u64)], |row| row.get(0)).map_err(failed)?;
-            let found: Vec<i64> = found.collect::<rusqlite::Result<_>>().map_err(failed)?;
-            found
-                .into_iter()
-                .map(|document| Ok(UnembeddedPassage { document, hit: hit(connection, document)? }))
-                .collect()
-        });
+        let pending =
+            self.core.with_search(|connection| vectors::pending(&self.core, connection, name, dimensions, limit));
         pending.map(|(pending, _)| pending)
     }
 
     fn put_vectors(&self, name: &str, vectors: &[(UnembeddedPassage, Vec<f32>)]) -> Result<()> {
-        let stored = self.core.with_search(|connection| {
-            transaction(connection, || {
-                let known = meta(connection, "embedder")?;
-                let mut is_all = true;
-                for (pending, vector) in vectors {
-                    if known != Some(embedder(name, vector.len())) {
-                        is_all = false;
-                        continue;
-                    }
-                    let bytes: Vec<u8> = vector.iter().flat_map(|one| one.to_le_bytes()).collect();
-                    let sql = "INSERT OR REPLACE INTO vectors (document, vector) \
-                               SELECT id, ?2 FROM documents WHERE id = ?1 AND digest = ?3";
-                    let mut statement = connection.prepare_cached(sql).map_err(failed)?;
-                    let values = params![pending.document, bytes, pending.hit.digest];
-                    is_all &= statement.execute(values).map_err(failed)? == 1;
-                    let sql =
-                        "DELETE FROM unembedded WHERE document IN (SELECT document FROM vectors WHERE document = ?)";
-                    execute(connection, sql, [pending.document])?;
-                }
-                if is_all {
-                    return set_meta(connection, EMBEDDED, &self.core.embedded_bytes()?.to_string());
-                }
-                // What is in the files and not here is looked for by the next call of `pending_vectors`.
-                execute(connection, "DELETE FROM meta WHERE name = ?", [EMBEDDED])
-            })
-        });
-        stored.map(|_| ())
+        self.core.with_search(|connection| vectors::put(&self.core, connection, name, vectors)).map(|_| ())
     }
 
     fn dump(&self) -> Result<String> {
@@ -793,9 +703,4 @@ impl Search for LocalStore {
         let lines: Vec<String> = found.collect::<rusqlite::Result<_>>().map_err(failed)?;
         Ok(lines.join("\n"))
     }
-}
-
-/// An embedder as the index records it.
-fn embedder(name: &str, dimensions: usize) -> String {
-    format!("{dimensions} {name}")
 }
