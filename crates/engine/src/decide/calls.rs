@@ -48,7 +48,7 @@ pub(crate) struct PlannedCall {
 #[derive(Debug)]
 pub(crate) enum CallPlan {
     /// It has its result: it is denied, its tool is gone, or its outcome is known.
-    Answer(Output, Option<Event>),
+    Answer(Output, Option<Box<Event>>),
     /// It is made.
     Make(ReadyCall),
     /// Its outcome must be probed.
@@ -463,5 +463,5 @@ fn refused(open: &OpenCall, tool: &ToolSpec, why: &str) -> CallPlan {
         Value::Object(fields) => Event::CapabilityDenied(fields),
         _ => Event::CapabilityDenied(Fields::new()),
     };
-    CallPlan::Answer(Output::error(format!("not allowed: {why}")), Some(denied))
+    CallPlan::Answer(Output::error(format!("not allowed: {why}")), Some(Box::new(denied)))
 }
