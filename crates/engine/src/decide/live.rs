@@ -164,7 +164,7 @@ impl Flight {
             CallPlan::Make(ready) => (Some(ready), Stage::Planned, None),
             CallPlan::Probe(_) | CallPlan::AwaitApproval(_) | CallPlan::Unknown | CallPlan::Limited(_) => return None,
         };
-        Some(Self { open, ready, stage, event })
+        Some(Self { open, ready, stage, event: event.map(|event| *event) })
     }
 
     pub(crate) fn is_planned(&self) -> bool {
