@@ -159,7 +159,7 @@ impl Flight {
     fn of(PlannedCall { open, plan }: PlannedCall) -> Option<Self> {
         let (ready, stage, event) = match plan {
             CallPlan::Answer(output, event) => {
-                (None, Stage::Done { output, blob: None, failure: None, was_made: false }, event.map(|event| *event))
+                (None, Stage::Done { output, blob: None, failure: None, was_made: false }, event)
             }
             CallPlan::Make(ready) => (Some(ready), Stage::Planned, None),
             CallPlan::Probe(_) | CallPlan::AwaitApproval(_) | CallPlan::Unknown | CallPlan::Limited(_) => return None,

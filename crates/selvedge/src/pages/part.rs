@@ -397,8 +397,8 @@ fn shorten(value: &mut Value) -> bool {
             }
             is_cut
         }
-        Value::Array(list) => list.iter_mut().fold(false, |is_cut, one| shorten(one) || is_cut),
-        Value::Object(fields) => fields.values_mut().fold(false, |is_cut, one| shorten(one) || is_cut),
+        Value::Array(list) => list.iter_mut().map(shorten).filter(|is_cut| *is_cut).count() > 0,
+        Value::Object(fields) => fields.values_mut().map(shorten).filter(|is_cut| *is_cut).count() > 0,
         _ => false,
     }
 }

@@ -270,7 +270,7 @@ fn an_account_is_refused_while_a_child_that_its_log_names_is_gone() {
         let refused = funded.refused();
         assert!(refused.contains("has no rows in the database"), "{planted}: {refused}");
         let store = funded.home.open();
-        assert_eq!(store.unindexed().unwrap(), [funded.child.clone()], "{planted}");
+        assert_eq!(store.unindexed().unwrap(), std::slice::from_ref(&funded.child), "{planted}");
         store.close().unwrap();
         // A rebuild without it counts what it may have spent as spent.
         std::fs::remove_dir_all(&folder).unwrap();
@@ -366,13 +366,13 @@ fn a_chain_is_not_continued_by_what_a_row_says_of_a_deleted_thread() {
     let chain = |store: &LocalStore| -> Vec<ThreadId> {
         store.chain(&last).unwrap().into_iter().map(|link| link.manifest.thread_id).collect()
     };
-    assert_eq!(chain(&store), [last.clone()]);
+    assert_eq!(chain(&store), std::slice::from_ref(&last));
     store.close().unwrap();
     let forge =
         "UPDATE tombstones SET tombstone = json_set(tombstone, '$.manifest.continuation_of', 'other-0123456789ab')";
     assert_eq!(database(&home).execute(forge, []).unwrap(), 1);
     let store = home.open();
-    assert_eq!(chain(&store), [last.clone()]);
+    assert_eq!(chain(&store), std::slice::from_ref(&last));
     store.close().unwrap();
 }
 
