@@ -34,6 +34,7 @@ use crate::snapshot::Keeper;
 use crate::start::{RunRequest, Start};
 use crate::submitted::{Closing, EventHandler, Submitted};
 use crate::tasks::Tasks;
+use crate::thread_state::{ActiveThreads, list_active};
 use crate::watcher::{Waiter, Watcher};
 
 /// What an engine is built from.
@@ -164,6 +165,11 @@ impl Engine {
     /// A text without secrets.
     pub fn redacted(&self, text: &str) -> String {
         self.redactor.text(text).unwrap_or_else(|| text.to_owned())
+    }
+
+    /// The threads that live processes run, or are about to run.
+    pub fn list_active(&self) -> Result<ActiveThreads> {
+        list_active(&*self.store, &self.trust, &*self.processes)
     }
 
     /// The time by its clock.
