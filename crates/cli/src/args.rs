@@ -16,9 +16,10 @@ use crate::commands::{
     prune, reindex, repair, replay, restore, resume, run, search, send, sign, snapshots, state, stop, thread_delete,
     thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify, wait,
 };
-use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
+use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, sandbox_check, tool_new, transcript};
 use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
 use crate::output::Output;
@@ -116,6 +117,9 @@ pub(crate) enum Command {
     /// Create and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
+    /// Show what sandboxes enforce here
+    #[command(subcommand)]
+    Sandbox(SandboxCommand),
     /// List and test hooks
     #[command(subcommand)]
     Hooks(HooksCommand),
@@ -128,6 +132,10 @@ pub(crate) enum Command {
     /// Show, explain and check the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    Serve(serve::Args),
+    /// Create, list and revoke tokens of the server
+    #[command(subcommand)]
+    Token(TokenCommand),
     Append(append::Args),
     Search(search::Args),
     Transcript(transcript::Args),
@@ -201,6 +209,12 @@ pub(crate) enum ToolCommand {
     List(tool_list::Args),
 }
 
+/// The commands on sandboxes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SandboxCommand {
+    Check(sandbox_check::Args),
+}
+
 /// The commands on hooks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HooksCommand {
@@ -233,6 +247,14 @@ pub(crate) enum ConfigCommand {
     Get(config_get::Args),
     Explain(config_explain::Args),
     Check(config_check::Args),
+}
+
+/// The commands on tokens.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    New(token_new::Args),
+    List(token_list::Args),
+    Revoke(token_revoke::Args),
 }
 
 /// The commands on heads.

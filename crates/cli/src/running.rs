@@ -17,12 +17,13 @@ use selvedge::model::limits::Cost;
 use selvedge::model::scope::Scopes;
 use selvedge::model::{Cancel, Classify, Manifest, Run, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
+use selvedge::pages::PageFollower;
 use selvedge::project::{Models, Program, Project, RuleSource, capabilities, prompt_changed_since};
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
-use selvedge::tools::{Detached, ProcessGroups};
+use selvedge::tools::{Detached, ProcessGroups, Sandbox};
 use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, RunConfig, RunEvent, Subscription, Watched};
-use selvedge_engine::Tell;
+use selvedge_engine::EventHandler;
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::orphans::RECOVERY;
 use selvedge_engine::redact::Pattern;
@@ -156,7 +157,7 @@ impl Running {
         self,
         context: &Context<'_>,
         work: RunConfig,
-        run: impl FnOnce(&Self, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&Self, &Arc<RunConfig>, &Cancel, &mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<()> {
         let work = Arc::new(work);
         let cancel = stop_when_interrupted(context.output.speaks_to_people());
@@ -185,12 +186,14 @@ impl Running {
         &self,
         context: &Context<'_>,
         mut screen: Screen<'_>,
-        run: impl FnOnce(&mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
         for note in self.notes.take() {
             context.output.say(note);
         }
+        let pages = PageFollower::start(&self.store, &self.engine);
         let ended = run(&mut |event| screen.show(&event));
+        drop(pages);
         screen.finish();
         context.tell_problems();
         ended.map_err(|error| hints::refused(&*self.store, &error))
@@ -277,6 +280,11 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<dyn Backend>, E
     Ok((store, engine))
 }
 
+/// What restricts the processes of tools: this program, started again.
+pub(crate) fn sandbox() -> Option<Sandbox> {
+    std::env::current_exe().ok().map(Sandbox::new)
+}
+
 /// The options of every engine of this program, without configured ones.
 pub(crate) fn options(store: &Arc<dyn Backend>, trust: Trust) -> EngineOptions {
     EngineOptions {
@@ -356,7 +364,7 @@ pub(crate) fn project_of(config: Config, context: &Context<'_>) -> Result<Projec
     };
     let environment = environment();
     let models = Models::configured(&config.models, &environment);
-    Ok(Project { library, folder, environment, config, models, program: Program::default() })
+    Ok(Project { library, folder, environment, config, models, program: Program::default(), sandbox: sandbox() })
 }
 
 pub(crate) fn environment() -> BTreeMap<String, String> {
@@ -381,7 +389,7 @@ pub(crate) fn unsecret(text: &str) -> String {
 }
 
 /// Values of environment variables whose names suggest a secret.
-fn secrets(environment: &BTreeMap<String, String>) -> Vec<String> {
+pub(crate) fn secrets(environment: &BTreeMap<String, String>) -> Vec<String> {
     let is_secret = |name: &str| SECRET_WORDS.iter().any(|word| name.to_uppercase().contains(word));
     let found =
         environment.iter().filter(|(name, value)| is_secret(name) && value.len() >= 8 && !Path::new(value).exists());
@@ -428,6 +436,25 @@ fn stop_when_interrupted(is_shown: bool) -> Cancel {
     cancel
 }
 
+/// Resolves at the first Ctrl-C, or when the process is asked to end; a second one ends it at once.
+pub(crate) fn wait_for_interrupt() -> tokio::sync::oneshot::Receiver<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    crate::INTERRUPTS_END.store(false, Ordering::SeqCst);
+    if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) {
+        std::thread::spawn(move || {
+            let mut sender = Some(sender);
+            for _ in signals.forever() {
+                match sender.take() {
+                    Some(sender) => _ = sender.send(()),
+                    None => std::process::exit(130),
+                }
+            }
+        });
+    }
+    receiver
+}
+
 /// Reports how a run ended.
 fn tell_end(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
     if context.output.is_json() {
@@ -469,7 +496,8 @@ pub(crate) fn used(cost: &Cost) -> String {
 
 /// The result of a command whose run had this outcome.
 pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
-    let (thread, Some(status)) = (&outcome.thread_id, outcome.status.status()) else { return Ok(()) };
+    let Some(status) = outcome.status.status() else { return Ok(()) };
+    let thread = &outcome.thread_id;
     let why = outcome.reason().map_or_else(|| status.to_string(), str::to_owned);
     let suspended = outcome.suspended.as_ref();
     match (status, suspended.map(|suspended| suspended.reason)) {
@@ -501,9 +529,9 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
             Err(needs_decision(thread, suspended, &outcome.asks))
         }
         (Status::Suspended, Some(SuspendReason::Limit | SuspendReason::Budget)) => {
-            let values = suspended.and_then(crate::needs::values).map(|values| format!(", {values}"));
+            let values = suspended.and_then(selvedge::needs::values).map(|values| format!(", {values}"));
             let message = format!("`{thread}` has reached a limit: {why}{}", values.unwrap_or_default());
-            let raise = suspended.and_then(crate::needs::limit_of).unwrap_or("turns");
+            let raise = suspended.and_then(selvedge::needs::limit_of).unwrap_or("turns");
             Err(Failure::new(Exit::Limit, "limit_reached", message)
                 .hint(format!("`selvedge resume {thread} --raise {raise}=…` raises it and continues")))
         }

@@ -154,7 +154,7 @@ pub enum Error {
         is_there: bool,
     },
     /// Nothing can run: the threads that runs need could not be started.
-    #[error("nothing can run: no thread could be started: {why}")]
+    #[error("nothing can run: no worker thread could be started: {why}")]
     NoRuntime {
         /// What went wrong.
         why: String,
@@ -231,7 +231,7 @@ impl Classify for Error {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Store(selvedge_store::Error::Posting(PostingError::Insufficient { account, .. })) => Some(format!(
-                "ask for less, or raise the account it comes from first: `selvedge resume {account} --raise spend=…`; \
+                "request less, or raise the account that the money comes from: `selvedge resume {account} --raise spend=…`; \
                  `selvedge thread show {account}` shows what it holds"
             )),
             Self::Store(source) => source.hint(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use selvedge_items::Graph;
 use selvedge_log::hash::sha256;
 use selvedge_model::event::{CallOrigin, EffectClass, Fields, GraphBirth, GraphPosition, ThreadKind};
-use selvedge_model::fold::Call;
+use selvedge_model::fold::CallState;
 use selvedge_model::tool::{Function, Risk};
 use selvedge_model::{Digest, Event, Output, Status, Tool, ToolSpec};
 use serde_json::{Value, json};
@@ -146,7 +146,7 @@ pub(crate) fn check_resumable(fold: &Fold) -> Result<()> {
     let graph = manifest.name();
     let is_complete = matches!(manifest.status, Status::Completed | Status::CompletedWithErrors);
     // What a stopped run had dispatched may have happened, and nobody can say so for the next one.
-    let is_doubtful = |call: &Call| {
+    let is_doubtful = |call: &CallState| {
         let error = call.outcome.as_ref().and_then(|outcome| outcome.error.as_deref()).unwrap_or_default();
         let is_of_node = matches!(call.origin, Some(CallOrigin::Node { .. }));
         is_of_node && call.intent.is_some() && error.starts_with("interrupted")

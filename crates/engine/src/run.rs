@@ -21,10 +21,10 @@ use futures_util::future::select;
 use selvedge_model::account::Posting;
 use selvedge_model::answer::{Answer, Attempt, Blobs, Session};
 use selvedge_model::blocking::BoxFuture;
-use selvedge_model::event::{HandoffReason, SuspendReason, Suspended};
+use selvedge_model::event::{HandoffReason, InjectedPlace, SuspendReason, Suspended};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::Block;
-use selvedge_model::run::{Failure, FailureClass};
+use selvedge_model::run::{Failure, FailureClass, PromptPart};
 use selvedge_model::{
     CallId, Cancel, Classify, Digest, Draft, Event, Message, ModelError, Prompt, Reason, Role, RunMeta, RunStatus,
     ThreadId, Timestamp, Verdict,
@@ -167,6 +167,11 @@ impl Running {
         meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
         meta.config = work.config;
         meta.system = Some(work.system_digest());
+        // The first message is made once, with the thread.
+        let manifest = held.fold.manifest();
+        let is_first = manifest.cost.turns == 0 && manifest.result.is_none() && manifest.continuation_of.is_none();
+        let is_brought = |part: &&PromptPart| is_first || part.position == InjectedPlace::System;
+        meta.prompt = work.prompt.iter().filter(is_brought).cloned().collect();
         let began = engine.clock.now();
         let mut live = Live::new(run, meta, began);
         let suspended = held.fold.manifest().suspended.as_ref();

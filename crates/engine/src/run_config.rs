@@ -7,6 +7,7 @@ use std::time::Duration;
 use selvedge_items::config::{ErrorClass, ResumeMode, Stops, Wait};
 use selvedge_log::hash::sha256;
 use selvedge_model::limits::Limits;
+use selvedge_model::run::PromptPart;
 use selvedge_model::{AgentId, Digest, Model, Price, ThreadId, Tool, ToolKind, ToolSpec};
 use serde_json::Value;
 
@@ -48,6 +49,8 @@ pub struct RunConfig {
     pub agent_id: AgentId,
     /// The system prompt.
     pub system: String,
+    /// The texts that items brought into the system prompt and the first message; recorded with the run.
+    pub prompt: Vec<PromptPart>,
     /// The model.
     pub model: Arc<dyn Model>,
     /// The provider's name for the model.
@@ -98,11 +101,11 @@ pub struct Continuation {
     /// The default first message of a successor.
     pub message: String,
     /// Makes the first message of a successor; if it returns none, the default message is used.
-    pub seed: Seed,
+    pub first_message: WriteFirstMessage,
 }
 
 /// Makes the first message of a successor.
-pub type Seed = Arc<dyn Fn(&ContinuedThread) -> Option<String> + Send + Sync>;
+pub type WriteFirstMessage = Arc<dyn Fn(&ContinuedThread) -> Option<String> + Send + Sync>;
 
 /// The predecessor of a successor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +126,7 @@ impl Default for Continuation {
             message:
                 "The conversation so far has become too long and continues here. Continue the task where it stopped."
                     .to_owned(),
-            seed: Arc::new(|_| None),
+            first_message: Arc::new(|_| None),
         }
     }
 }
@@ -185,6 +188,7 @@ impl RunConfig {
         Self {
             agent_id,
             system: String::new(),
+            prompt: Vec::new(),
             model,
             model_name: model_name.into(),
             tools: Vec::new(),

@@ -224,10 +224,10 @@ pub struct ManifestChanged {
     /// A new title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The usage of the model call that made the title; absent if a person or a program gave it.
+    /// The usage of the call of the system for a title, also if it gave none; absent if a person or a program gave the title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title_usage: Option<Box<TurnUsage>>,
-    /// A new session of an external engine.
+    /// A new session of a provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// New outputs.

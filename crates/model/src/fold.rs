@@ -31,7 +31,7 @@ pub const NODE_CALL_PREFIX: &str = "node.";
 
 /// The state of one tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Call {
+pub struct CallState {
     /// What opened it; absent if a message requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<CallOrigin>,
@@ -61,7 +61,7 @@ pub struct Call {
     pub uncertain: bool,
 }
 
-impl Call {
+impl CallState {
     /// Whether it was dispatched, as far as is known.
     pub fn may_have_run(&self) -> bool {
         self.intent.is_some() || self.uncertain
@@ -104,7 +104,7 @@ pub struct Thread {
     /// Its runs.
     pub runs: BTreeMap<RunId, Run>,
     /// Its tool calls.
-    pub calls: BTreeMap<CallId, Call>,
+    pub calls: BTreeMap<CallId, CallState>,
     /// Calls that no message requests and that have no outcome, by a rising number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     opened: BTreeMap<u64, CallOpened>,
@@ -370,7 +370,7 @@ impl Thread {
     }
 
     fn message(&mut self, message: Message) {
-        self.heard(&message);
+        self.observe_message(&message);
         let is_new = message.id.as_ref().is_none_or(|id| self.known.insert(id.clone()));
         if is_new {
             self.messages.push(message);
@@ -379,9 +379,9 @@ impl Thread {
 
     /// Applies everything about a message except storing it, for a caller that keeps the messages elsewhere. A user's message to a run
     /// resets the usage that counts against limits.
-    pub fn heard(&mut self, message: &Message) {
+    pub fn observe_message(&mut self, message: &Message) {
         if message.role == Role::User && self.manifest.run_id.is_some() {
-            self.meter.heard();
+            self.meter.user_message();
         }
         self.manifest.answered(message);
         // A session is known again from the usage of the answer, which follows its message.
@@ -443,7 +443,7 @@ impl Thread {
         }
     }
 
-    fn call(&mut self, id: &CallId) -> &mut Call {
+    fn call(&mut self, id: &CallId) -> &mut CallState {
         self.calls.entry(id.clone()).or_default()
     }
 

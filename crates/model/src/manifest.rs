@@ -40,7 +40,7 @@ pub struct Manifest {
     /// The task it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
-    /// The session of an external engine.
+    /// The session of a provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// The model it should use.

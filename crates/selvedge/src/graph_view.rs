@@ -16,7 +16,7 @@ pub use run::{GraphRun, NodeRecord, NodeStatus, StepRecord};
 
 /// A condition in a few words.
 pub fn condition(edge: &Edge) -> String {
-    edge.when.as_ref().map(|when| words(when)).unwrap_or_default()
+    edge.when.as_ref().map(words).unwrap_or_default()
 }
 
 fn words(when: &Condition) -> String {

@@ -123,7 +123,7 @@ fn show(args: &Args, context: &Context<'_>, graph: Option<&Graph>, run: Option<&
     for node in &graph.nodes {
         let record = run.map(|run| run.nodes.get(&node.name).unwrap_or(&none));
         let sign = record.map(|record| format!("{} ", record.status.sign())).unwrap_or_default();
-        let said = record.map(|record| said(record)).unwrap_or_default();
+        let said = record.map(said).unwrap_or_default();
         let name = paint(BOLD, format_args!("{:<width$}", clean(&node.name)));
         context.output.text(format_args!("  {sign}{name}  {:<8} {}{said}", node.type_name(), clean(&does(node))))?;
         for edge in &node.next {

@@ -22,8 +22,9 @@ use crate::running::{Recording, Running};
 /// from your own script, `recorded:DIR` from calls that --record wrote. `selvedge model list` shows the others.
 ///
 /// JSON: one object per line, each with "type": "committed" with the event, its "thread_id", "version", "seq" and "reason"; "draft"
-/// for output that is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; "missed" if the reader was too slow and
-/// drafts or other uncommitted events were dropped; and last "ended" with the outcome.
+/// for output that is not committed yet; "calling" when a tool is called; "retrying" when the model is asked again; "dropped" if a
+/// request was refused or dropped; "snapshot" if a snapshot could not be saved or used; "state_error" if a step could not be
+/// committed; "missed" if the reader was too slow to get all drafts and other uncommitted events; and last "ended" with the outcome.
 ///
 /// An outcome is the same object everywhere: "thread_id" (the end of the chain), "original_thread_id" (the requested thread, if
 /// different), "status", "run_id", "code" and "why" (why it ended or is suspended, as a code and as a sentence), "result" (the last

@@ -63,7 +63,8 @@ fn world() -> (Sandbox, Vec<(&'static str, String)>) {
     let blob = blobs.filter(|folder| folder.is_dir()).flat_map(|folder| folder.read_dir().unwrap()).next();
     let blob = blob.unwrap().unwrap().file_name().into_string().unwrap();
     let bens = done("SELVEDGE_HOME=~/ben selvedge keys list --json", 0).json()["current"].as_str().unwrap().to_owned();
-    (sandbox, vec![("9f86d081", blob), ("5c1e07aa", bens)])
+    let token = done("selvedge token new --scope read --json", 0).json()["id"].as_str().unwrap().to_owned();
+    (sandbox, vec![("9f86d081", blob), ("5c1e07aa", bens), ("3f2a9c0d11e7", token)])
 }
 
 /// What must be done before an example that the project alone is not enough for.
@@ -104,6 +105,12 @@ fn the_example_of_every_command_works() {
         assert!(Command::new("cp").arg("-a").args([from, sandbox.root()]).status().unwrap().success());
         assert_eq!(sandbox.shell(before(&command)).code, Some(0), "{command}");
         for line in lines {
+            // A server runs until it is told to end.
+            let line = if command == "serve" {
+                format!("timeout --foreground --preserve-status -s INT 2 {line}")
+            } else {
+                line
+            };
             let line = words.iter().fold(line, |line, (shown, real)| line.replace(shown, real));
             let ran = sandbox.shell(&line);
             if ran.code != Some(0) {

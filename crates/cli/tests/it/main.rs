@@ -54,6 +54,7 @@ mod resume_tool;
 mod running;
 mod screens;
 mod search;
+mod semantic;
 mod sent_back;
 mod sessions;
 mod slow_reader;

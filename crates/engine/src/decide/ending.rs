@@ -99,7 +99,7 @@ pub(super) fn stopped(fold: &Fold, live: &Live, rules: &RunConfig) -> Option<End
 /// The stop policy that ends the run here, if one does.
 pub(super) fn met(fold: &Fold, live: &Live, rules: &RunConfig) -> Option<PolicyMet> {
     let messages = fold.conversation.messages().get(live.judged..).unwrap_or_default();
-    stop_policy::met(&rules.stops, &stop_policy::rounds(&rules.stops, messages), live.text.as_deref())
+    stop_policy::met(&rules.stops, &stop_policy::turns(&rules.stops, messages), live.text.as_deref())
 }
 
 /// The effective limits: the thread's own, and those of the run configuration where it has none.

@@ -16,7 +16,7 @@ use selvedge_model::{
     AgentId, Call, Cancel, Classify, DirectiveId, Event, Manifest, NewThread, Output, Price, Reason, Status, Stop,
     ThreadId, Tool, ToolError, ToolKind, ToolSpec,
 };
-use selvedge_store::{Registry, Store};
+use selvedge_store::Registry;
 use serde_json::{Value, json};
 
 use crate::replay::assert_identical;

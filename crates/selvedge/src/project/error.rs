@@ -75,7 +75,7 @@ pub enum ProjectError {
         why: String,
     },
     /// No registered provider has the model.
-    #[error("there is no provider for the model `{model}`; known are {}", listed(known))]
+    #[error("there is no provider for the model `{model}`; the providers are {}", listed(known))]
     NoModel {
         /// The model.
         model: String,
@@ -153,7 +153,7 @@ impl Classify for ProjectError {
                 "set `{from}`, or name a key file or a command for `{provider}`: `selvedge config explain models.providers`"
             )),
             Self::NoModel { .. } => Some(
-                "`selvedge model list` shows the models; `selvedge config explain models.providers` how to add a host"
+                "`selvedge model list` shows the models; `selvedge config explain models.providers` shows how to add a provider"
                     .to_owned(),
             ),
         }

@@ -93,7 +93,8 @@ impl Project {
                     }
                     _ => None,
                 };
-                warnings.extend(what.map(|what| format!("hook `{}` can't do what it says: {what}", placed.hook.id)));
+                warnings
+                    .extend(what.map(|what| format!("an action of hook `{}` can't be made: {what}", placed.hook.id)));
             }
         }
         Ok(warnings)

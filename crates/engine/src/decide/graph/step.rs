@@ -134,8 +134,8 @@ impl Walk<'_> {
         range: std::ops::Range<usize>,
     ) {
         let NodeKind::Foreach { item: name, .. } = &begun.node.kind else { return };
-        for index in range.start..range.end.min(items.len()) {
-            let item = Item { name, index, value: &items[index] };
+        for (index, value) in items.iter().enumerate().take(range.end).skip(range.start) {
+            let item = Item { name, index, value };
             // An item whose arguments can't be filled in has an error of its own.
             let (tool, arguments) = self.arguments(state, begun.node, Some(item)).unwrap_or_else(|why| {
                 let unusable = crate::graph::NodeCall::unusable("", why);
