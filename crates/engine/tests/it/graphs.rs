@@ -76,10 +76,8 @@ impl Tool for Effect {
     }
 
     fn reconcile(&self, call: &Call, _: &Cancel) -> Reconciled {
-        match self.world.done.lock().unwrap().contains_key(&call.key) {
-            true => Reconciled::Done(answer(call)),
-            false => Reconciled::NotDone,
-        }
+        let is_done = self.world.done.lock().unwrap().contains_key(&call.key);
+        if is_done { Reconciled::Done(answer(call)) } else { Reconciled::NotDone }
     }
 }
 
