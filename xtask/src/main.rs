@@ -10,6 +10,7 @@ mod faults;
 mod fuzz;
 mod layers;
 mod load;
+mod node;
 mod python;
 mod step;
 mod test;
