@@ -38,7 +38,7 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found or ambiguous, 4 not allowed, 5 
 7 needs a decision, 8 limit or budget, 130 interrupted.
 
 Environment: SELVEDGE_DIR (as -C), SELVEDGE_HOME (your Selvedge home, with keys and configuration; default: selvedge below \
-XDG_CONFIG_HOME or ~/.config), SELVEDGE_JSON (as --json), NO_COLOR.";
+XDG_CONFIG_HOME or ~/.config), SELVEDGE_JSON (as --json), SELVEDGE_STORE (as --store), PGPASSWORD (the password of that store), NO_COLOR.";
 
 /// Run AI agents as durable threads on signed logs.
 #[derive(Debug, Parser)]
@@ -60,6 +60,10 @@ pub(crate) struct Global {
     /// Run as if started in DIR
     #[arg(short = 'C', value_name = "DIR", global = true, env = "SELVEDGE_DIR", hide_env = true)]
     pub(crate) folder: Option<PathBuf>,
+    /// Keep threads on PostgreSQL, at postgres://USER@HOST/DATABASE
+    #[cfg(feature = "postgres")]
+    #[arg(long, value_name = "ADDRESS", global = true, env = "SELVEDGE_STORE", hide_env = true, hide_env_values = true)]
+    pub(crate) store: Option<String>,
     /// Disable colours; NO_COLOR does the same
     #[arg(long, global = true)]
     pub(crate) no_color: bool,
@@ -268,7 +272,14 @@ fn report(error: &clap::Error) -> ExitCode {
 
 /// Reports a failure that occurs before the command line is parsed.
 pub(crate) fn refuse(failure: &Failure) -> ExitCode {
-    let global = Global { json: wants_json(), folder: None, no_color: is_typed("--no-color"), quiet: false };
+    let global = Global {
+        json: wants_json(),
+        folder: None,
+        #[cfg(feature = "postgres")]
+        store: None,
+        no_color: is_typed("--no-color"),
+        quiet: false,
+    };
     Output::new(&global).error(failure);
     failure.exit.into()
 }

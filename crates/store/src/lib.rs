@@ -20,6 +20,7 @@
 //! - [`memory`]: a store without a disk.
 //! - `conformance`: the public suite, behind the feature of that name.
 
+pub mod account_records;
 pub mod archive;
 pub mod backend;
 mod batch_accounts;

@@ -1,0 +1,10 @@
+//! The tests of the store on PostgreSQL. They start their own servers.
+
+mod conformance;
+mod crashes;
+mod lost_answers;
+mod opening;
+mod proxy;
+mod support;
+mod tampered;
+mod taken_over;
