@@ -18,6 +18,7 @@ use crate::commands::{
 };
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{store_copy, store_status};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
 use crate::output::Output;
@@ -62,7 +63,14 @@ pub(crate) struct Global {
     pub(crate) folder: Option<PathBuf>,
     /// Keep threads on PostgreSQL, at postgres://USER@HOST/DATABASE
     #[cfg(feature = "postgres")]
-    #[arg(long, value_name = "ADDRESS", global = true, env = "SELVEDGE_STORE", hide_env = true, hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        global = true,
+        env = "SELVEDGE_STORE",
+        hide_env = true,
+        hide_env_values = true
+    )]
     pub(crate) store: Option<String>,
     /// Disable colours; NO_COLOR does the same
     #[arg(long, global = true)]
@@ -143,6 +151,9 @@ pub(crate) enum Command {
     /// Export the ends of all logs, and detect a rollback
     #[command(subcommand)]
     Heads(HeadsCommand),
+    /// Copy a store to another one, and show who works on it
+    #[command(subcommand)]
+    Store(StoreCommand),
     Erase(erase::Args),
     Prune(prune::Args),
     Sign(sign::Args),
@@ -230,6 +241,12 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum HeadsCommand {
     Export(heads::Export),
     Verify(heads::Verify),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    Copy(store_copy::Args),
+    Status(store_status::Args),
 }
 
 /// The commands on keys.

@@ -230,8 +230,9 @@ impl<'a> Context<'a> {
             return Ok(());
         }
         let message = "this command works on the files of a local store, and this store is on a server";
-        Err(Failure::new(Exit::NotAllowed, "store_unusable", message)
-            .hint("back up and restore the database with the tools of PostgreSQL; `selvedge verify` checks every log there"))
+        Err(Failure::new(Exit::NotAllowed, "store_unusable", message).hint(
+            "back up and restore the database with the tools of PostgreSQL; `selvedge verify` checks every log there",
+        ))
     }
 
     /// Opens the store of a project read-only, with these keys, without notices.

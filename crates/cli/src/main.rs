@@ -45,7 +45,7 @@ use selvedge_model::Stop;
 
 use crate::args::{
     AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
-    ModelCommand, ThreadCommand, ToolCommand,
+    ModelCommand, StoreCommand, ThreadCommand, ToolCommand,
 };
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
@@ -57,6 +57,7 @@ use crate::commands::{
 };
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{store_copy, store_status};
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
@@ -181,6 +182,8 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Restore(args)) => restore::run(&args, context),
         Some(Command::Heads(HeadsCommand::Export(args))) => heads::export(&args, context),
         Some(Command::Heads(HeadsCommand::Verify(args))) => heads::verify(&args, context),
+        Some(Command::Store(StoreCommand::Copy(args))) => store_copy::run(&args, context),
+        Some(Command::Store(StoreCommand::Status(_))) => store_status::run(context),
         Some(Command::Erase(args)) => erase::run(&args, context),
         Some(Command::Prune(args)) => prune::run(&args, context),
         Some(Command::Sign(args)) => sign::run(&args, context),

@@ -17,13 +17,13 @@ use selvedge_log::{line, lines};
 use selvedge_model::account::{Account, AccountId};
 use selvedge_model::fold::Spawned;
 use selvedge_model::{Event, Manifest, Status, ThreadId};
+use selvedge_store::account_records::Children;
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 
 use crate::anchor::Bucket;
 use crate::core::{Core, io_error};
 use crate::db::Db;
-use crate::ledger::Children;
 use crate::rows::{self, Row};
 use crate::schema::database;
 use crate::view::unindexed;

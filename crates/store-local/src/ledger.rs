@@ -105,7 +105,7 @@ fn has_all_logs(connection: &Db, account: &Account, children: &Children) -> Resu
 }
 
 /// Whether all of them are in the store or were deleted.
-fn are_known(connection: &Db, children: &Children) -> Result<bool> {
+pub(crate) fn are_known(connection: &Db, children: &Children) -> Result<bool> {
     for child in children.names() {
         if !has_chain(connection, child)? {
             return Ok(false);

@@ -98,7 +98,10 @@ mod tests {
         let address = Address::parse("postgres://ada@db/work?schema=team_1&sslmode=require", Some("secret")).unwrap();
         assert_eq!((address.schema.as_str(), address.config.get_dbname()), ("team_1", Some("work")));
         assert_eq!(address.config.get_password(), Some(b"secret".as_slice()));
-        assert_eq!(Address::parse("postgres://ada:own@db/work", Some("secret")).unwrap().config.get_password(), Some(b"own".as_slice()));
+        assert_eq!(
+            Address::parse("postgres://ada:own@db/work", Some("secret")).unwrap().config.get_password(),
+            Some(b"own".as_slice())
+        );
     }
 
     #[test]

@@ -78,7 +78,8 @@ impl Core {
                 Err(Wrote::Stale) => self.forget_all(&threads),
                 Err(Wrote::Gone(_)) if basis == Basis::Memory => self.forget_all(&threads),
                 Err(Wrote::Gone(index)) => {
-                    let (thread, id) = batch.consumed.get(index).cloned().ok_or_else(|| bad_row("an unknown request"))?;
+                    let (thread, id) =
+                        batch.consumed.get(index).cloned().ok_or_else(|| bad_row("an unknown request"))?;
                     return Err(Error::RequestGone { thread, id });
                 }
                 Err(Wrote::Failed(error)) => {
@@ -144,7 +145,12 @@ impl Core {
             let ids: Vec<_> = prepared.consumed.iter().filter(|(at, _)| *at == part.thread).map(|(_, id)| id).collect();
             all.push(match seen.threads.get(&part.thread) {
                 Some(seen) => self.consumed_after(&seen.row, &ids)?,
-                None => ConsumedRequests::default(),
+                None => match ids.first() {
+                    Some(id) => {
+                        return Err(Error::RequestGone { thread: part.thread.clone(), id: (*id).clone() });
+                    }
+                    None => ConsumedRequests::default(),
+                },
             });
         }
         for (index, part) in prepared.parts.iter().enumerate() {
@@ -176,7 +182,8 @@ impl Core {
         };
         let number = match seen {
             Some(seen) => seen.number,
-            None => self.read(|connection| Ok(connection.first("SELECT nextval('thread_numbers')", &[])?))?
+            None => self
+                .read(|connection| Ok(connection.first("SELECT nextval('thread_numbers')", &[])?))?
                 .map_or(0, |row| row.get(0)),
         };
         if owner.is_some() && seen.is_none() {
@@ -259,9 +266,9 @@ impl Core {
             connection.execute("SELECT settle_key($1, $2)", &[&root, &key.as_str()])?;
         }
         let first_byte = rows::signed(part.before.as_ref().map_or(0, |before| before.bytes));
-        let sql = "SELECT bytes = $4 FROM log WHERE root = $1 AND thread = $2 AND first_byte = $3";
-        let values = (root, part.thread.as_str(), first_byte, part.written.bytes.as_slice());
-        let found = connection.first(sql, &[&values.0, &values.1, &values.2, &values.3])?;
+        let sql = "SELECT sha256(bytes) = $4 FROM log WHERE root = $1 AND thread = $2 AND first_byte = $3";
+        let (thread, hash) = (part.thread.as_str(), sha256(&part.written.bytes));
+        let found = connection.first(sql, &[&root, &thread, &first_byte, &hash.0.as_slice()])?;
         // The signed bytes name their time, their key and their mates: no other commit has them.
         Ok(Some(found.is_some_and(|row| row.get(0))))
     }
@@ -277,7 +284,8 @@ impl Core {
             let before = job.seen.threads.get(&part.thread).and_then(|seen| seen.state.clone());
             let is_new = part.before.is_none();
             let state = part.state.or(before);
-            let state = if is_new { state.or_else(|| Some(Arc::new(selvedge_model::fold::empty_state()))) } else { state };
+            let state =
+                if is_new { state.or_else(|| Some(Arc::new(selvedge_model::fold::empty_state()))) } else { state };
             memory.remember(KnownThread { row, tail: part.written.tail, state });
         }
         for account in job.accounts {
@@ -321,7 +329,11 @@ fn accounts_after(signing: &Signing, prepared: &Prepared, seen: &Seen, rows: &[R
         let account = account.ok_or_else(|| bad_row(format!("account `{id}` has reservations and no row")))?;
         let root = match &before {
             Some(before) => before.root.clone(),
-            None => rows.iter().find(|row| row.chain() == id).or(rows.first()).map(|row| row.root.clone())
+            None => rows
+                .iter()
+                .find(|row| row.chain() == id)
+                .or(rows.first())
+                .map(|row| row.root.clone())
                 .ok_or_else(|| bad_row("a posting without a thread"))?,
         };
         let mut reservations = before.map(|before| before.reservations).unwrap_or_default();
@@ -379,9 +391,8 @@ fn document(
             "reservations": kept, "gone": gone,
         }));
     }
-    let root_of = |thread: &ThreadId| {
-        rows.iter().find(|row| row.thread() == thread).or(rows.first()).map(|row| row.root.clone())
-    };
+    let root_of =
+        |thread: &ThreadId| rows.iter().find(|row| row.thread() == thread).or(rows.first()).map(|row| row.root.clone());
     let consumed: Vec<_> = prepared.consumed.iter().enumerate().map(|(index, (thread, id))| {
         json!({"root": root_of(thread), "thread": thread, "request": id, "index": index.to_string()})
     }).collect();

@@ -3,7 +3,7 @@
 //! Memory only saves reading: a commit compares the seals of what it was prepared from, so outdated memory costs a second attempt.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use selvedge_log::hash::{Binding, RunningHash, SealKey, Seals};
@@ -47,6 +47,8 @@ pub(crate) struct Core {
     pub(crate) watch: Arc<Watch>,
     pub(crate) memory: Mutex<Memory>,
     pub(crate) problems: Problems,
+    /// The position below which a reader waited in vain for a transaction to end.
+    pub(crate) waited_at: AtomicI64,
     pub(crate) is_closed: AtomicBool,
 }
 

@@ -129,7 +129,9 @@ impl Core {
         let Some(found) = found else { return Ok(None) };
         let (reason, at): (String, i64) = (found.get(0), found.get(1));
         let fields = [row.head.log_id.as_str().as_bytes(), &name.0[..], reason.as_bytes(), &at.to_be_bytes()];
-        rows::check(self.seals(), "erasures", &fields, found.get(2), || format!("an erased blob of thread `{}`", row.thread()))?;
+        rows::check(self.seals(), "erasures", &fields, found.get(2), || {
+            format!("an erased blob of thread `{}`", row.thread())
+        })?;
         Ok(Some((rows::json(&reason)?, Timestamp::from_micros(at))))
     }
 }

@@ -51,7 +51,14 @@ impl Core {
     }
 
     /// Replaces a document, or keeps it if it is there and `replaces` is not set; returns whether it was written.
-    pub(crate) fn put_document(&self, row: &Row, folder: &str, name: &str, bytes: &[u8], replaces: bool) -> Result<bool> {
+    pub(crate) fn put_document(
+        &self,
+        row: &Row,
+        folder: &str,
+        name: &str,
+        bytes: &[u8],
+        replaces: bool,
+    ) -> Result<bool> {
         let sql = if replaces {
             "INSERT INTO documents (root, thread, folder, name, bytes) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT (root, thread, folder, name) DO UPDATE SET bytes = excluded.bytes"
@@ -59,7 +66,8 @@ impl Core {
             "INSERT INTO documents (root, thread, folder, name, bytes) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
         };
         let values = (row.root.as_str(), row.thread().as_str());
-        let written = self.read(|connection| Ok(connection.execute(sql, &[&values.0, &values.1, &folder, &name, &bytes])?))?;
+        let written =
+            self.read(|connection| Ok(connection.execute(sql, &[&values.0, &values.1, &folder, &name, &bytes])?))?;
         Ok(written == 1)
     }
 

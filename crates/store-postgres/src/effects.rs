@@ -25,7 +25,8 @@ impl Core {
 
     pub(crate) fn state_of<T: serde::de::DeserializeOwned + Default>(&self, name: &str) -> Result<T> {
         let sql = "SELECT state FROM effects WHERE effect = $1";
-        let found: Option<String> = self.read(|connection| Ok(connection.first(sql, &[&name])?.map(|row| row.get(0))))?;
+        let found: Option<String> =
+            self.read(|connection| Ok(connection.first(sql, &[&name])?.map(|row| row.get(0))))?;
         Ok(found.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default())
     }
 
@@ -107,9 +108,9 @@ impl PostgresStore {
             Some(row) => row.root.as_str().to_owned(),
             None => thread.as_str().to_owned(),
         };
-        let sql = "INSERT INTO usage_records (root, thread, version, record) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+        let sql =
+            "INSERT INTO usage_records (root, thread, version, record) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
         let (version, text) = (rows::signed(version), rows::to_json(record)?);
         self.core.read(|connection| Ok(connection.execute(sql, &[&root, &thread.as_str(), &version, &text])?))
     }
 }
-

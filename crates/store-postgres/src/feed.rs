@@ -1,6 +1,7 @@
 //! The feed of commits. Positions are transaction ids with a number, and readers stop below the oldest transaction that still runs: a
 //! commit never appears behind a reader.
 
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,9 @@ use crate::core::Core;
 use crate::pool::{Connection, Problem};
 use crate::rows;
 
-/// How long a reader waits for transactions that run beside a commit which is there already. Longer ones delay followers, not readers.
-const BESIDE: Duration = Duration::from_millis(250);
+/// How long a reader waits for transactions that run beside a commit which is there already. One that runs longer delays followers, and a
+/// reader waits for it once.
+const BESIDE: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Reads below the horizon; if there is more above it, after a moment: usually the transactions beside it end at once, and a caller
@@ -24,11 +26,16 @@ impl Core {
         let until = Instant::now() + BESIDE;
         let mut pause = Duration::from_micros(500);
         loop {
-            let (is_more, found) = self.read(|connection| {
-                let is_more = connection.first(above, &[])?.is_some();
-                Ok((is_more, read(connection)?))
+            let (horizon, found) = self.read(|connection| {
+                let horizon = connection.first(above, &[])?.map(|row| row.get::<_, i64>(0));
+                Ok((horizon, read(connection)?))
             })?;
-            if !is_more || Instant::now() >= until {
+            let Some(horizon) = horizon else { return Ok(found) };
+            if self.waited_at.load(Ordering::SeqCst) == horizon {
+                return Ok(found);
+            }
+            if Instant::now() >= until {
+                self.waited_at.store(horizon, Ordering::SeqCst);
                 return Ok(found);
             }
             sleep(pause);
@@ -37,7 +44,7 @@ impl Core {
     }
 
     pub(crate) fn position(&self) -> Result<u64> {
-        let above = "SELECT 1 FROM feed WHERE position >= horizon() LIMIT 1";
+        let above = "SELECT horizon() FROM feed WHERE position >= horizon() LIMIT 1";
         let sql = "SELECT COALESCE(max(position), 0) FROM feed WHERE position < horizon()";
         self.below_horizon(above, |connection| {
             Ok(connection.first(sql, &[])?.map_or(0, |row| rows::unsigned(row.get(0))))
@@ -48,7 +55,7 @@ impl Core {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let above = "SELECT 1 FROM feed WHERE position >= horizon() LIMIT 1";
+        let above = "SELECT horizon() FROM feed WHERE position >= horizon() LIMIT 1";
         let sql = "SELECT position, thread, version, first_line, lines FROM feed WHERE position > $1 AND position < horizon() \
                    ORDER BY position LIMIT $2";
         let (position, limit) = (rows::signed(position), rows::signed(limit as u64));

@@ -15,7 +15,7 @@ use selvedge_store::account_records::{Applied, Children, Fit, apply};
 use selvedge_store::archive::{
     Accounts, Archives, CheckedArchive, ImportOutcome, ImportReport, Staged, Staging, read_archive,
 };
-use selvedge_store::seal::{self, ConsumedRequests, PostedVersions};
+use selvedge_store::seal::{self, PostedVersions};
 use selvedge_store::verify::Stored as _;
 use selvedge_store::{Committed, Error, Result, capabilities};
 use serde_json::json;
@@ -31,6 +31,9 @@ use crate::pool::Connection;
 use crate::pulse::Told;
 use crate::rows::{self, Row};
 use crate::verify::{CHAIN, KEYS, unread};
+
+/// The records of postings, with the type of their events, by account and version.
+type Records = BTreeMap<AccountId, BTreeMap<u64, (&'static str, Record)>>;
 
 /// The longest archive that is staged.
 const STAGED_MAX: usize = 1 << 30;
@@ -96,6 +99,8 @@ struct Replay<'a> {
     hash: RunningHash,
     number: i64,
     manifest: Option<Manifest>,
+    /// The row before, if the store has an older version of this thread.
+    known: Option<Row>,
     row: Option<Row>,
     posted: PostedVersions,
     runs: BTreeMap<RunId, Run>,
@@ -138,6 +143,9 @@ impl<'a> Replay<'a> {
         let Some(manifest) = &mut self.manifest else { return Err(bad_row("a log without a beginning")) };
         manifest.updated_at = at;
         let manifest = manifest.clone();
+        if let Some(known) = self.known.take_if(|known| entry.head.version <= known.head.version) {
+            return self.pass_over(entry, known);
+        }
         let from = self.row.as_ref().map_or(0, |row| row.head.bytes);
         let part = |from: u64, to: u64| self.bytes.get(usize::try_from(from).ok()?..usize::try_from(to).ok()?);
         let bytes = part(from, entry.head.bytes).ok_or_else(|| bad_row("a log that ends early"))?;
@@ -155,12 +163,12 @@ impl<'a> Replay<'a> {
             stored,
             hash: self.signing.seal.seal(&binding(&entry.head), &self.hash),
             head: entry.head.clone(),
-            epoch: entry.head.epoch,
+            epoch: self.row.as_ref().map_or(0, |row| row.epoch).max(entry.head.epoch),
             owner: None,
             is_alive: false,
             posted: self.posted.clone(),
-            consumed: ConsumedRequests::default(),
-            is_imported: true,
+            consumed: self.row.as_ref().map(|row| row.consumed.clone()).unwrap_or_default(),
+            is_imported: self.row.as_ref().is_none_or(|row| row.is_imported),
             mark: Vec::new(),
             manifest,
         }
@@ -194,6 +202,21 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
+    /// A changeset that the store has already: the one at its end must be the same, so all before it are.
+    fn pass_over(&mut self, entry: &Entry, known: Row) -> Result<()> {
+        if entry.head.version < known.head.version {
+            self.known = Some(known);
+            return Ok(());
+        }
+        if entry.head != known.head {
+            return Err(Error::Exists(self.thread.clone()));
+        }
+        let end = usize::try_from(known.head.bytes).unwrap_or(usize::MAX);
+        self.hash.update(self.bytes.get(..end).ok_or_else(|| bad_row("a log that ends early"))?);
+        self.row = Some(known);
+        Ok(())
+    }
+
     fn fold(&mut self, event: &Event, at: selvedge_model::Timestamp) -> Result<()> {
         match (event, &mut self.manifest) {
             (Event::ThreadCreated(created), None) => self.manifest = Some(Manifest::born(self.thread, created, at)),
@@ -220,8 +243,8 @@ impl<'a> Replay<'a> {
             let sql = "INSERT INTO keys (root, key, request, answer, mark) VALUES ($1, $2, $3, $4, decode($5, 'hex')) ON CONFLICT DO NOTHING";
             connection.execute(sql, &[&root, key, &request.0.as_slice(), answer, &mark])?;
         }
-        let sql = "UPDATE threads SET imported = true WHERE root = $1 AND thread = $2";
-        connection.execute(sql, &[&root, &row.thread().as_str()]).map(drop)
+        let sql = "UPDATE threads SET imported = $3 WHERE root = $1 AND thread = $2";
+        connection.execute(sql, &[&root, &row.thread().as_str(), &row.is_imported]).map(drop)
     }
 }
 
@@ -229,31 +252,49 @@ impl Core {
     /// Imports a thread, unless the store already has it with the same head.
     fn finish_import(&self, judged: CheckedArchive, staged: Option<BTreeMap<String, Vec<u8>>>) -> Result<ImportReport> {
         let thread = judged.thread.clone();
-        match self.find(&thread)? {
-            Some(row) if row.head == judged.head => return Ok(judged.into_report(ImportOutcome::Unchanged, Accounts::new())),
-            Some(_) => return Err(Error::Exists(thread)),
-            None => {}
-        }
-        if let deleted @ Error::Deleted(_) = self.missing(&thread)? {
-            return Err(deleted);
+        let known = self.find(&thread)?;
+        match &known {
+            Some(row) if row.head == judged.head => {
+                return Ok(judged.into_report(ImportOutcome::Unchanged, Accounts::new()));
+            }
+            // A longer archive of the same log continues it.
+            Some(row) if row.head.log_id != judged.head.log_id || row.head.version > judged.head.version => {
+                return Err(Error::Exists(thread));
+            }
+            Some(row) if row.is_alive => {
+                let holder = row.owner.clone().ok_or_else(|| bad_row("a live holder without a name"))?;
+                return Err(Error::LeaseHeld { thread, holder });
+            }
+            Some(_) => {}
+            None => {
+                if let deleted @ Error::Deleted(_) = self.missing(&thread)? {
+                    return Err(deleted);
+                }
+            }
         }
         let Some(staged) = staged else { return Ok(judged.into_report(ImportOutcome::WouldImport, Accounts::new())) };
-        let accounts = self.adopt(&thread, &staged)?;
+        let accounts = self.adopt(&thread, &staged, known)?;
         Ok(judged.into_report(ImportOutcome::Imported, accounts))
     }
 
-    fn adopt(&self, thread: &ThreadId, staged: &BTreeMap<String, Vec<u8>>) -> Result<Accounts> {
+    fn adopt(&self, thread: &ThreadId, staged: &BTreeMap<String, Vec<u8>>, known: Option<Row>) -> Result<Accounts> {
         let signing = self.signing()?;
         let _turn = self.queues.enter(thread, None);
         let bytes = staged.get("transcript.jsonl").ok_or_else(|| bad_row("an archive without a log"))?;
-        let number = self.read(|connection| Ok(connection.first("SELECT nextval('thread_numbers')", &[])?))?;
+        let number = match &known {
+            Some(row) => row.number,
+            None => self
+                .read(|connection| Ok(connection.first("SELECT nextval('thread_numbers')", &[])?))?
+                .map_or(0, |row| row.get(0)),
+        };
         let mut replay = Replay {
             signing,
             thread,
             bytes,
             hash: RunningHash::new(),
-            number: number.map_or(0, |row| row.get(0)),
+            number,
             manifest: None,
+            known,
             row: None,
             posted: PostedVersions::new(),
             runs: BTreeMap::new(),
@@ -297,7 +338,10 @@ impl Core {
             return Err(failure.into());
         }
         drop(connection);
-        self.memory().forget_accounts();
+        let mut memory = self.memory();
+        memory.forget(thread);
+        memory.forget_accounts();
+        drop(memory);
         let mut accounts = replay.accounts;
         accounts.extend(self.accounts_beside(&row)?);
         let settled = self.settle_accounts(&row.root, &accounts)?;
@@ -360,10 +404,10 @@ impl Core {
     }
 
     /// The records of postings in all logs of a family, by account and version.
-    fn records_of(&self, root: &ThreadId) -> Result<BTreeMap<AccountId, BTreeMap<u64, (&'static str, Record)>>> {
+    fn records_of(&self, root: &ThreadId) -> Result<Records> {
         let sql = "SELECT thread FROM threads WHERE root = $1 AND posted <> '{}'";
         let threads = self.read(|connection| Ok(connection.query(sql, &[&root.as_str()])?))?;
-        let mut records: BTreeMap<AccountId, BTreeMap<u64, (&'static str, Record)>> = BTreeMap::new();
+        let mut records = Records::new();
         for found in threads {
             let thread = rows::id(found.get(0))?;
             let row = self.existing(&thread)?;
@@ -402,14 +446,18 @@ impl Core {
         for (name, reservation) in &now.reservations {
             kept.push(json!([name, rows::to_json(reservation)?]));
         }
-        let gone: Vec<_> = before.iter().flat_map(|before| before.reservations.keys())
-            .filter(|name| !now.reservations.contains_key(*name)).collect();
+        let gone: Vec<_> = before
+            .iter()
+            .flat_map(|before| before.reservations.keys())
+            .filter(|name| !now.reservations.contains_key(*name))
+            .collect();
         let hex = |mark: &[u8]| selvedge_model::digest::hex(mark);
         let account = json!({
             "root": now.root, "account": now.account.id, "parent": now.account.parent, "body": rows::to_json(&now.account)?,
             "mark": hex(&now.mark), "seen": before.map(|before| hex(&before.mark)), "reservations": kept, "gone": gone,
         });
-        let batch = json!({"key": null, "threads": [], "accounts": [account], "consumed": [], "posted": [], "inboxes": []});
+        let batch =
+            json!({"key": null, "threads": [], "accounts": [account], "consumed": [], "posted": [], "inboxes": []});
         let none: [&[u8]; 0] = [];
         let mut connection = self.pool.get()?;
         match connection.execute("SELECT commit_batch($1::text::jsonb, $2)", &[&batch.to_string(), &none.as_slice()]) {

@@ -40,8 +40,8 @@ pub(crate) struct StoredRequest {
 #[derive(Clone, Default)]
 struct Numbers {
     posted: Vec<u64>,
-    /// The seal of the row, if there is one.
-    seen: Option<Vec<u8>>,
+    /// The family and the seal of the row, if there is one.
+    seen: Option<(ThreadId, Vec<u8>)>,
 }
 
 /// The end of a chain, and what waits there.
@@ -49,7 +49,8 @@ struct Target {
     thread: ThreadId,
     root: ThreadId,
     chain: ThreadId,
-    consumed: ConsumedRequests,
+    /// The highest number that was ever given to a request of this chain.
+    highest: u64,
     waiting: Vec<(RequestId, selvedge_model::Request)>,
     numbers: Numbers,
     is_changed: bool,
@@ -140,8 +141,8 @@ impl Core {
                 Err(Error::RequestReused { thread, id: posted.id.clone() })
             };
         }
-        let highest = target.numbers.posted.iter().copied().max().unwrap_or(0).max(target.consumed.newest);
-        let number = highest + 1;
+        target.highest += 1;
+        let number = target.highest;
         let stored = Posted { thread: target.thread.clone(), ..posted.clone() };
         let mark = inbox::mark(&self.signing()?.rows, &target.chain, number, &stored);
         post.requests.push(json!({
@@ -157,14 +158,16 @@ impl Core {
 
     fn target(&self, row: &Row) -> Result<Target> {
         let mut numbers = self.numbers(row)?;
+        let highest = numbers.posted.iter().copied().max().unwrap_or(0).max(row.consumed.newest);
         numbers.posted.retain(|number| !row.consumed.has(*number));
         // Of the whole chain: what this batch continues passes its requests on.
         let waiting = self.waiting_in(row, true)?;
+        let highest = waiting.iter().map(|one| one.number).fold(highest, u64::max);
         Ok(Target {
             thread: row.thread().clone(),
             root: row.root.clone(),
             chain: row.chain().clone(),
-            consumed: row.consumed.clone(),
+            highest,
             waiting: waiting.into_iter().map(|one| (one.posted.id, one.posted.request)).collect(),
             numbers,
             is_changed: false,
@@ -177,30 +180,33 @@ impl Core {
             let posted = rows::to_json(&target.numbers.posted)?;
             let fields = [target.chain.as_str().as_bytes(), posted.as_bytes()];
             let mark = rows::mark(&self.signing()?.rows, "inboxes", &fields);
-            post.inboxes.push(json!({
-                "root": target.root, "chain": target.chain, "posted": posted, "mark": mark,
-                "seen": target.numbers.seen.map(|seen| hex(&seen)),
-            }));
+            let (root, seen) = match target.numbers.seen {
+                Some((root, seen)) => (root, Some(hex(&seen))),
+                None => (target.root, None),
+            };
+            post.inboxes
+                .push(json!({"root": root, "chain": target.chain, "posted": posted, "mark": mark, "seen": seen}));
         }
         Ok(())
     }
 
     fn numbers(&self, row: &Row) -> Result<Numbers> {
-        let sql = "SELECT posted, mark FROM inboxes WHERE root = $1 AND chain = $2";
-        let values = (row.root.as_str(), row.chain().as_str());
-        let found = self.read(|connection| Ok(connection.first(sql, &[&values.0, &values.1])?))?;
+        let sql = "SELECT posted, mark, root FROM inboxes WHERE chain = $1";
+        let chain = row.chain().as_str();
+        let found = self.read(|connection| Ok(connection.first(sql, &[&chain])?))?;
         let Some(found) = found else { return Ok(Numbers::default()) };
         let (text, mark): (String, Vec<u8>) = (found.get(0), found.get(1));
-        let fields = [values.1.as_bytes(), text.as_bytes()];
+        let fields = [chain.as_bytes(), text.as_bytes()];
         rows::check(self.seals(), "inboxes", &fields, &mark, || format!("the requests to `{}`", row.thread()))?;
-        Ok(Numbers { posted: rows::json(&text)?, seen: Some(mark) })
+        Ok(Numbers { posted: rows::json(&text)?, seen: Some((rows::id(found.get(2))?, mark)) })
     }
 
     /// The waiting requests of a thread, or of its whole chain; a row that can't be decoded is skipped.
     fn waiting_in(&self, row: &Row, is_whole_chain: bool) -> Result<Vec<StoredRequest>> {
-        let sql = "SELECT request, posted_at, body, mark, number, thread FROM requests WHERE root = $1 AND chain = $2 ORDER BY number";
-        let values = (row.root.as_str(), row.chain().as_str());
-        let found = self.read(|connection| Ok(connection.query(sql, &[&values.0, &values.1])?))?;
+        let sql =
+            "SELECT request, posted_at, body, mark, number, thread FROM requests WHERE chain = $1 ORDER BY number";
+        let chain = row.chain().as_str();
+        let found = self.read(|connection| Ok(connection.query(sql, &[&chain])?))?;
         let mut waiting = Vec::new();
         for one in found {
             let thread: String = one.get(5);
@@ -227,7 +233,9 @@ impl Core {
                 // It may have been consumed since the row was read.
                 let now = self.existing(thread)?;
                 if now.head == row.head {
-                    self.note_problem(format!("a request to `{thread}` was removed from the database before it was consumed"));
+                    self.note_problem(format!(
+                        "a request to `{thread}` was removed from the database before it was consumed"
+                    ));
                 }
             }
         }
@@ -235,7 +243,8 @@ impl Core {
             .into_iter()
             .map(|one| {
                 let is_sealed = self.seals().is_some_and(|seals| {
-                    rows::digest(&one.mark).is_ok_and(|mark| inbox::is_marked(seals, row.chain(), one.number, &one.posted, &mark))
+                    rows::digest(&one.mark)
+                        .is_ok_and(|mark| inbox::is_marked(seals, row.chain(), one.number, &one.posted, &mark))
                 }) && !row.consumed.has(one.number);
                 QueuedRequest { posted: one.posted, is_sealed }
             })
@@ -251,6 +260,9 @@ impl Core {
         let waiting = self.waiting_in(row, false)?;
         let is_taken = |one: &&StoredRequest| taken.contains(&&one.posted.id);
         let consumed: Vec<u64> = waiting.iter().filter(is_taken).map(|one| one.number).collect();
+        if let Some(gone) = taken.iter().find(|id| waiting.iter().all(|one| one.posted.id != ***id)) {
+            return Err(Error::RequestGone { thread: row.thread().clone(), id: (**gone).clone() });
+        }
         let mut pending = self.numbers(row)?.posted;
         pending.extend(waiting.iter().map(|one| one.number));
         pending.sort_unstable();
@@ -261,13 +273,13 @@ impl Core {
 
     /// The thread and version at which a request was consumed in the chain of a thread.
     pub(crate) fn answered_in(&self, row: &Row, id: &RequestId) -> Result<Option<(ThreadId, u64)>> {
-        let sql = "SELECT thread, version, mark FROM answers WHERE root = $1 AND chain = $2 AND request = $3";
-        let values = (row.root.as_str(), row.chain().as_str(), id.as_str());
-        let found = self.read(|connection| Ok(connection.first(sql, &[&values.0, &values.1, &values.2])?))?;
+        let sql = "SELECT thread, version, mark FROM answers WHERE chain = $1 AND request = $2";
+        let (chain, name) = (row.chain().as_str(), id.as_str());
+        let found = self.read(|connection| Ok(connection.first(sql, &[&chain, &name])?))?;
         let Some(found) = found else { return Ok(None) };
         let (thread, version): (String, i64) = (found.get(0), found.get(1));
         let version = rows::unsigned(version);
-        let fields = [values.1.as_bytes(), values.2.as_bytes(), thread.as_bytes(), &version.to_be_bytes()];
+        let fields = [chain.as_bytes(), name.as_bytes(), thread.as_bytes(), &version.to_be_bytes()];
         rows::check(self.seals(), "answers", &fields, found.get(2), || format!("request `{id}`"))?;
         Ok(Some((rows::id(thread)?, version)))
     }
@@ -286,13 +298,16 @@ impl Core {
     /// The number of the newest request that was ever posted.
     pub(crate) fn newest_request(&self) -> Result<u64> {
         let sql = "SELECT COALESCE(max(arrival), 0) FROM inboxes WHERE arrival < horizon()";
-        let above = "SELECT 1 FROM inboxes WHERE arrival >= horizon() LIMIT 1";
-        self.below_horizon(above, |connection| Ok(connection.first(sql, &[])?.map_or(0, |row| rows::unsigned(row.get(0)))))
+        let above = "SELECT horizon() FROM inboxes WHERE arrival >= horizon() LIMIT 1";
+        self.below_horizon(above, |connection| {
+            Ok(connection.first(sql, &[])?.map_or(0, |row| rows::unsigned(row.get(0))))
+        })
     }
 
     pub(crate) fn arrivals(&self, after: u64, limit: usize) -> Result<Vec<PostedNotice>> {
-        let sql = "SELECT arrival, thread FROM requests WHERE arrival > $1 AND arrival < horizon() ORDER BY arrival LIMIT $2";
-        let above = "SELECT 1 FROM requests WHERE arrival >= horizon() LIMIT 1";
+        let sql =
+            "SELECT arrival, thread FROM requests WHERE arrival > $1 AND arrival < horizon() ORDER BY arrival LIMIT $2";
+        let above = "SELECT horizon() FROM requests WHERE arrival >= horizon() LIMIT 1";
         let values = (rows::signed(after), rows::signed(limit as u64));
         let found = self.below_horizon(above, |connection| Ok(connection.query(sql, &[&values.0, &values.1])?))?;
         let notice = |row: tokio_postgres::Row| {

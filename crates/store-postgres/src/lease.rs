@@ -23,7 +23,7 @@ pub(crate) enum PendingRequests {
 
 /// What came of setting a lease.
 enum Set {
-    Done(Row),
+    Done(Box<Row>),
     /// The row changed since it was read.
     Stale,
     /// So many requests wait.
@@ -40,9 +40,11 @@ impl LeaseBackend for Core {
             }
             self.pulse.register(self)?;
             let taken_from = row.owner.clone();
-            if let Set::Done(row) = self.set_lease(&row, Some(self.owner.clone()), row.epoch + 1, PendingRequests::Ignore)? {
+            if let Set::Done(row) =
+                self.set_lease(&row, Some(self.owner.clone()), row.epoch + 1, PendingRequests::Ignore)?
+            {
                 let (thread, owner, epoch) = (thread.clone(), self.owner.clone(), row.epoch);
-                self.remember_row(row);
+                self.remember_row(*row);
                 return Ok(LeaseAnswer::Granted(Lease { thread, owner, epoch, taken_from }));
             }
         }
@@ -74,12 +76,12 @@ impl Core {
             connection.first(sql, &[&values.0, &values.1, &seen.mark, &values.2, &epoch, &row.mark, &refuses])
         });
         match answer.map(|answer| answer.and_then(|answer| answer.get::<_, Option<i64>>(0))) {
-            Ok(Some(0)) => Ok(Set::Done(row)),
+            Ok(Some(0)) => Ok(Set::Done(Box::new(row))),
             Ok(Some(count)) => Ok(Set::Pending(usize::try_from(count).unwrap_or(usize::MAX))),
             Ok(None) => Ok(Set::Stale),
             // The seal covers owner, epoch and head: if it is there, this is what was written.
             Err(Failure::Lost(_)) => match self.find(row.thread())? {
-                Some(now) if now.mark == row.mark => Ok(Set::Done(row)),
+                Some(now) if now.mark == row.mark => Ok(Set::Done(Box::new(row))),
                 _ => Ok(Set::Stale),
             },
             Err(failure) if failure.is_in_the_way() => Ok(Set::Stale),
@@ -105,16 +107,15 @@ impl Core {
     }
 
     pub(crate) fn release(&self, lease: &Lease, pending: PendingRequests) -> Result<()> {
-        loop {
-            // The thread was deleted or its lease taken over: nothing to release.
-            let Some(row) = self.find(&lease.thread)? else { break };
+        // If the thread was deleted or its lease taken over, there is nothing to release.
+        while let Some(row) = self.find(&lease.thread)? {
             if row.epoch != lease.epoch || row.owner.as_ref() != Some(&lease.owner) {
                 self.memory().forget(&lease.thread);
                 break;
             }
             match self.set_lease(&row, None, row.epoch, pending)? {
                 Set::Done(row) => {
-                    self.remember_row(row);
+                    self.remember_row(*row);
                     break;
                 }
                 Set::Stale => {}
@@ -148,7 +149,10 @@ impl Core {
     }
 
     pub(crate) fn dead_leases(&self) -> Result<Vec<Lease>> {
-        let sql = format!("SELECT {} FROM threads AS t WHERE t.owner IS NOT NULL AND NOT is_alive(t.owner) ORDER BY t.number", rows::COLUMNS);
+        let sql = format!(
+            "SELECT {} FROM threads AS t WHERE t.owner IS NOT NULL AND NOT is_alive(t.owner) ORDER BY t.number",
+            rows::COLUMNS
+        );
         let found = self.read(|connection| Ok(connection.query(&sql, &[])?))?;
         let mut dead = Vec::new();
         for row in found {

@@ -36,7 +36,8 @@ impl StoredAccount {
 
     fn check(self, seals: Option<&Seals>) -> Result<Self> {
         let all: Vec<_> = self.reservations.values().cloned().collect();
-        let holds = |seals| rows::digest(&self.mark).is_ok_and(|mark| seal::is_account(seals, &self.account, &all, &mark));
+        let holds =
+            |seals| rows::digest(&self.mark).is_ok_and(|mark| seal::is_account(seals, &self.account, &all, &mark));
         if seals.is_none_or(holds) {
             return Ok(self);
         }
@@ -99,7 +100,8 @@ impl Core {
     }
 
     pub(crate) fn tree(&self, id: &AccountId) -> Result<Vec<Account>> {
-        let mut found: Vec<Account> = self.accounts("a.account = $1", id.as_str())?.into_iter().map(|one| one.account).collect();
+        let mut found: Vec<Account> =
+            self.accounts("a.account = $1", id.as_str())?.into_iter().map(|one| one.account).collect();
         let mut next = 0;
         while let Some(parent) = found.get(next).map(|account| account.id.clone()) {
             let children = self.accounts("a.parent = $1", parent.as_str())?;

@@ -10,6 +10,7 @@
 //! - `lease`, `pulse`: who may write. `inbox`, `ledger`: requests and accounts.
 //! - `feed`, `watch`: following. `registry`, `logs`, `delete`, `documents`, `verify`, `import`: reading, removing, moving threads.
 //! - `search`, `effects`: what is derived.
+//! - `sealed`: how every column of the database is protected.
 //! - `contracts`: the traits. `test_server`, behind a feature: servers for tests.
 
 mod address;
@@ -31,6 +32,8 @@ mod pool;
 mod pulse;
 mod registry;
 mod rows;
+#[cfg(all(test, feature = "test-server"))]
+mod sealed;
 mod search;
 #[cfg(feature = "test-server")]
 pub mod test_server;
@@ -40,4 +43,4 @@ mod view;
 mod watch;
 
 pub use address::shown;
-pub use open::{LEASE, Options, PostgresStore, Problems};
+pub use open::{LEASE, Options, PostgresStore, Problems, Replication, replication};

@@ -38,7 +38,8 @@ impl LogReader {
                    ORDER BY first_byte LIMIT $5";
         let (at, end) = (rows::signed(self.at), rows::signed(self.end));
         let values = (self.root.as_str(), self.thread.as_str());
-        let found = self.pool.read(|connection| Ok(connection.query(sql, &[&values.0, &values.1, &at, &end, &ROWS])?))?;
+        let found =
+            self.pool.read(|connection| Ok(connection.query(sql, &[&values.0, &values.1, &at, &end, &ROWS])?))?;
         self.buffer.clear();
         self.used = 0;
         for row in found {
@@ -89,9 +90,8 @@ impl Core {
         let mut next = from;
         while next < end {
             let after = rows::signed(next);
-            let page = self.read(|connection| {
-                Ok(connection.query(sql, &[&values.0, &values.1, &values.2, &after, &ROWS])?)
-            })?;
+            let page =
+                self.read(|connection| Ok(connection.query(sql, &[&values.0, &values.1, &values.2, &after, &ROWS])?))?;
             if page.is_empty() {
                 break;
             }

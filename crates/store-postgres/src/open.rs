@@ -1,6 +1,6 @@
 //! Opening a store: migrations, the version of the schema, the key.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -85,19 +85,20 @@ impl PostgresStore {
         let problems = Problems::default();
         if signer.is_some() {
             raise_feed(&mut connection)?;
-            let settings = connection.first("SELECT current_setting('fsync'), current_setting('full_page_writes')", &[])?;
+            let settings =
+                connection.first("SELECT current_setting('fsync'), current_setting('full_page_writes')", &[])?;
             let is_off = |row: &tokio_postgres::Row, at: usize| row.get::<_, String>(at) == "off";
             if settings.is_some_and(|row| is_off(&row, 0) || is_off(&row, 1)) {
-                problems.add("the server runs with `fsync` or `full_page_writes` off: a power cut can lose what it acknowledged".to_owned());
+                problems.add(
+                    "the server runs with `fsync` or `full_page_writes` off: a power cut can lose what it acknowledged"
+                        .to_owned(),
+                );
             }
         }
         drop(connection);
-        let owner = OwnerId::new(ids.hex32()).map_err(crate::error::bad_row)?;
-        let signing = signer.map(|signer| Signing {
-            rows: signer.seals().for_store(&store_id),
-            seal: signer.seal_key(),
-            signer,
-        });
+        let owner = owner_of(&host, &ids.hex32())?;
+        let signing =
+            signer.map(|signer| Signing { rows: signer.seals().for_store(&store_id), seal: signer.seal_key(), signer });
         let core = Core {
             pulse: Pulse::new(pool.clone(), owner.clone(), lease),
             pool,
@@ -114,6 +115,7 @@ impl PostgresStore {
             watch: Arc::<Watch>::default(),
             memory: Mutex::new(Memory::default()),
             problems,
+            waited_at: AtomicI64::new(-1),
             is_closed: AtomicBool::new(false),
         };
         Ok(Self { core: Arc::new(core) })
@@ -138,6 +140,13 @@ impl Problems {
     pub(crate) fn add(&self, problem: String) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(problem);
     }
+}
+
+/// The name of this worker: its machine and process for people, and what makes it unique.
+fn owner_of(host: &str, hex32: &str) -> Result<OwnerId> {
+    let plain = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
+    let host: String = host.to_ascii_lowercase().chars().map(plain).take(60).collect();
+    OwnerId::new(format!("worker-{host}-{}-{hex32}", std::process::id())).map_err(crate::error::bad_row)
 }
 
 /// The version of the schema; none if there is no store.
@@ -165,10 +174,12 @@ fn migrate(connection: &mut Connection, schema: &str, store_id: &str, address: &
     if before.is_none() {
         let there = connection.first("SELECT 1 FROM pg_namespace WHERE nspname = $1", &[&schema])?;
         let create = if there.is_none() { format!("CREATE SCHEMA {schema};") } else { String::new() };
-        connection.batch(&format!(
-            "BEGIN; {create} CREATE TABLE {schema}.migrations \
+        connection
+            .batch(&format!(
+                "BEGIN; {create} CREATE TABLE {schema}.migrations \
              (version bigint PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now()); COMMIT;"
-        )).map_err(|failure| unreachable(failure, address))?;
+            ))
+            .map_err(|failure| unreachable(failure, address))?;
     }
     for (number, sql) in MIGRATIONS.iter().enumerate().skip(before.unwrap_or(0)) {
         let version = number + 1;
@@ -203,3 +214,24 @@ fn unreachable(failure: Failure, address: &str) -> Error {
     }
 }
 
+/// What a server says of its standbys.
+#[derive(Clone, Debug, Default)]
+pub struct Replication {
+    /// What a commit waits for, as `synchronous_standby_names` has it; empty if it waits for none.
+    pub waits_for: String,
+    /// Each standby's name, how it is connected, and how many bytes it is behind. Seen by a role with `pg_monitor` only.
+    pub standbys: Vec<(String, String, i64)>,
+}
+
+/// Asks a server for its standbys.
+pub fn replication(address: &str, password: Option<&str>) -> Result<Replication> {
+    let pool = Pool::new(Address::parse(address, password)?)?;
+    let mut connection = pool.get().map_err(|failure| unreachable(failure, address))?;
+    let names = connection.first("SELECT current_setting('synchronous_standby_names')", &[])?;
+    let sql = "SELECT application_name, COALESCE(sync_state, ''), \
+               COALESCE(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn), 0)::bigint FROM pg_stat_replication ORDER BY 1";
+    // On a standby there is no current position.
+    let found = connection.query(sql, &[]).unwrap_or_default();
+    let standbys = found.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
+    Ok(Replication { waits_for: names.map(|row| row.get(0)).unwrap_or_default(), standbys })
+}

@@ -57,7 +57,8 @@ pub(crate) struct Connection {
 impl Pool {
     pub(crate) fn new(address: Address) -> Result<Self> {
         let tls = Tls::new(&address)?;
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("selvedge-postgres").enable_all().build();
+        let runtime =
+            Builder::new_multi_thread().worker_threads(1).thread_name("selvedge-postgres").enable_all().build();
         let runtime = runtime.map_err(|error| Error::Database { why: error.to_string(), retryable: false })?;
         let state = Mutex::default();
         Ok(Self { address, tls, runtime: Some(runtime), state, freed: Condvar::new() })
@@ -123,8 +124,7 @@ impl Pool {
         let Some(runtime) = &self.runtime else { return Err(Failure::Lost("the store is closed".to_owned())) };
         runtime.spawn(connecting);
         let client = receive.recv().map_err(|error| Failure::Lost(error.to_string()))?.map_err(unreachable)?;
-        let mut connection =
-            Connection { client, statements: HashMap::new(), warnings, backend: (0, String::new()) };
+        let mut connection = Connection { client, statements: HashMap::new(), warnings, backend: (0, String::new()) };
         connection.prepare_session(&self.address.schema)?;
         Ok(connection)
     }

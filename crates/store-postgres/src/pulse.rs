@@ -70,6 +70,8 @@ impl Pulse {
             return Ok(());
         }
         self.shared.renew(&core.host)?;
+        // Those that are long dead and hold nothing; if that fails, the next worker does it.
+        _ = self.shared.forget_dead();
         *is_registered = true;
         drop(is_registered);
         self.shared.state().renews = true;
@@ -84,7 +86,7 @@ impl Pulse {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         _ = thread.map(JoinHandle::join);
         let is_registered = *self.is_registered.lock().unwrap_or_else(PoisonError::into_inner);
-        let sql = "UPDATE owners SET alive_until = '-infinity' WHERE owner = $1";
+        let sql = "UPDATE owners SET alive_until = clock_timestamp() - interval '1 second' WHERE owner = $1";
         let buried = self.shared.pool.get().and_then(|mut connection| {
             if is_registered {
                 connection.execute(sql, &[&self.shared.owner.as_str()])?;
@@ -153,6 +155,12 @@ impl Shared {
                    ON CONFLICT (owner) DO UPDATE SET alive_until = excluded.alive_until";
         let lease = i64::try_from(self.lease.as_millis()).unwrap_or(i64::MAX);
         self.pool.get()?.execute(sql, &[&self.owner.as_str(), &host, &lease]).map(drop)
+    }
+
+    fn forget_dead(&self) -> Result<(), Failure> {
+        let sql = "DELETE FROM owners WHERE alive_until < clock_timestamp() - interval '7 days' \
+                   AND NOT EXISTS (SELECT 1 FROM threads WHERE threads.owner = owners.owner)";
+        self.pool.get()?.execute(sql, &[]).map(drop)
     }
 
     fn renew_existing(&self) -> Result<(), Failure> {

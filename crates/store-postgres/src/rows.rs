@@ -68,7 +68,9 @@ impl Row {
             return Err(bad_row(format!("the row of `{thread}` has the manifest of another thread")));
         }
         match seals {
-            Some(seals) if !found.is_sealed(seals) => Err(Error::Unsealed { what: format!("thread `{thread}`"), ours: Digest([0; 32]) }),
+            Some(seals) if !found.is_sealed(seals) => {
+                Err(Error::Unsealed { what: format!("thread `{thread}`"), ours: Digest([0; 32]) })
+            }
             _ => Ok(found),
         }
     }

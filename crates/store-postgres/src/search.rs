@@ -99,7 +99,8 @@ impl Condition {
     fn admits(&mut self, filters: &Filters) -> String {
         let names = |list: &[String]| serde_json::to_string(list).unwrap_or_default();
         let agents = |list: &[selvedge_model::AgentId]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let directives = |list: &[selvedge_model::DirectiveId]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let directives =
+            |list: &[selvedge_model::DirectiveId]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
         let statuses = |list: &[Status]| list.iter().map(|status| status.as_str().to_owned()).collect::<Vec<_>>();
         let lists = [
             ("t.agent", agents(&filters.agents), agents(&filters.not_agents)),
@@ -181,7 +182,8 @@ impl Search for PostgresStore {
         let mut condition = Condition::default();
         let holds = condition.holds(&ask.query.expr);
         let admits = condition.admits(&ask.query.filters);
-        let wanted: Vec<_> = ask.query.expr.wanted().iter().map(|text| plain(&segmented(&text.to_lowercase()))).collect();
+        let wanted: Vec<_> =
+            ask.query.expr.wanted().iter().map(|text| plain(&segmented(&text.to_lowercase()))).collect();
         let ranked = condition.value(wanted.join(" "));
         let sql = format!(
             "SELECT {COLUMNS}, ts_rank(p.words, replace(plainto_tsquery('simple', {ranked})::text, '&', '|')::tsquery) AS rank \
@@ -264,7 +266,8 @@ impl Search for PostgresStore {
         let sql = "SELECT thread, line, first_byte, lower FROM passages ORDER BY thread, line, first_byte, digest";
         let found = self.core.read(|connection| Ok(connection.query(sql, &[])?))?;
         let line = |row: &SqlRow| {
-            let (thread, line, at, lower): (String, i64, i64, String) = (row.get(0), row.get(1), row.get(2), row.get(3));
+            let (thread, line, at, lower): (String, i64, i64, String) =
+                (row.get(0), row.get(1), row.get(2), row.get(3));
             format!("{thread} {line} {at} {lower:?}")
         };
         Ok(found.iter().map(line).collect::<Vec<_>>().join("\n"))
@@ -321,8 +324,14 @@ impl PostgresStore {
                 let lower = passage.text.to_lowercase().replace('\0', " ");
                 let blob = blob.map(|blob| selvedge_model::digest::hex(&blob.0));
                 found.push(json!([
-                    line.seq, blob, passage.offset, passage.text.len(), passage.digest(), line.timestamp.as_micros(),
-                    plain(&segmented(&lower)), lower,
+                    line.seq,
+                    blob,
+                    passage.offset,
+                    passage.text.len(),
+                    passage.digest(),
+                    line.timestamp.as_micros(),
+                    plain(&segmented(&lower)),
+                    lower,
                 ]));
             }
         }

@@ -34,7 +34,8 @@ pub struct Programs {
 impl Programs {
     /// Finds them; says how to get them if there are none.
     pub fn find() -> Option<Self> {
-        let has_all = |folder: &PathBuf| ["initdb", "pg_ctl", "postgres"].iter().all(|name| folder.join(name).is_file());
+        let has_all =
+            |folder: &PathBuf| ["initdb", "pg_ctl", "postgres"].iter().all(|name| folder.join(name).is_file());
         let named = std::env::var_os("PATH").unwrap_or_default();
         let mut folders: Vec<PathBuf> = std::env::split_paths(&named).collect();
         let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -52,7 +53,10 @@ impl Programs {
     pub fn required() -> Self {
         Self::find().unwrap_or_else(|| {
             let hint = "install it, for example with `apt-get install postgresql`";
-            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "there is no PostgreSQL on this machine: {hint}");
+            assert!(
+                std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+                "there is no PostgreSQL on this machine: {hint}"
+            );
             eprintln!("SKIPPED: there is no PostgreSQL on this machine; {hint}");
             std::process::exit(0);
         })
@@ -73,7 +77,8 @@ impl Programs {
     }
 
     fn run(&self, program: &str, arguments: &[&str]) {
-        let output = self.command(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let output =
+            self.command(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
         let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{program} {arguments:?}: {text}");
     }
@@ -91,7 +96,10 @@ impl Programs {
         self.make_folder(folder);
         let data = folder.join("data");
         let data_text = data.display().to_string();
-        self.run("initdb", &["-D", &data_text, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"]);
+        self.run(
+            "initdb",
+            &["-D", &data_text, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"],
+        );
         let socket = format!("unix_socket_directories = '{}'\n", folder.display());
         let path = data.join("postgresql.conf");
         let before = fs::read_to_string(&path).unwrap_or_default();
@@ -101,8 +109,12 @@ impl Programs {
     fn start(&self, folder: &Path) {
         let (data, log) = (folder.join("data").display().to_string(), folder.join("log").display().to_string());
         // What the server inherits would keep a pipe of the test runner open.
-        let started = self.command("pg_ctl").args(["-D", &data, "-l", &log, "-w", "-t", "120", "start"])
-            .stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let started = self
+            .command("pg_ctl")
+            .args(["-D", &data, "-l", &log, "-w", "-t", "120", "start"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
         assert!(started.is_ok_and(|status| status.success()), "{}", fs::read_to_string(&log).unwrap_or_default());
     }
 
@@ -189,7 +201,8 @@ pub fn schema(address: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::SeqCst);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    format!("{address}?schema=t_{}_{number}_{}", std::process::id(), now.as_nanos() % 1_000_000_000)
+    let sign = if address.contains('?') { '&' } else { '?' };
+    format!("{address}{sign}schema=t_{}_{number}_{}", std::process::id(), now.as_nanos() % 1_000_000_000)
 }
 
 /// A server of one test, removed when it is dropped.
@@ -209,6 +222,53 @@ impl Server {
         programs.create(&folder, settings);
         programs.start(&folder);
         Self { programs, folder }
+    }
+
+    /// A standby of this server, whose commits wait for it from now on.
+    pub fn standby(&self) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::SeqCst);
+        let folder = std::env::temp_dir().join(format!("selvedge-pg-{}-standby-{number}", std::process::id()));
+        _ = fs::remove_dir_all(&folder);
+        self.programs.make_folder(&folder);
+        let (data, host) = (folder.join("data").display().to_string(), self.folder.display().to_string());
+        self.programs
+            .run("pg_basebackup", &["-h", &host, "-U", "postgres", "-D", &data, "-R", "-X", "stream", "-c", "fast"]);
+        // The last of several lines of one setting counts.
+        let path = folder.join("data/postgresql.conf");
+        let before = fs::read_to_string(&path).unwrap_or_default();
+        fs::write(&path, format!("{before}\nunix_socket_directories = '{}'\n", folder.display()))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        self.programs.start(&folder);
+        let waits = "ALTER SYSTEM SET synchronous_standby_names = '*'";
+        for sql in [waits, "SELECT pg_reload_conf()::text"] {
+            execute(&self.address(), sql).unwrap_or_else(|error| panic!("{error}"));
+        }
+        Self { programs: self.programs.clone(), folder }
+    }
+
+    /// Dumps a schema of this server's database, and restores it on another server.
+    pub fn dump_to(&self, schema: &str, other: &Self) {
+        let file = self.folder.join("dump.sql").display().to_string();
+        let (from, to) = (self.folder.display().to_string(), other.folder.display().to_string());
+        let base = ["-U", "postgres", "-d", "postgres"];
+        self.programs.run("pg_dump", &[&["-h", &from, "-n", schema, "-f", &file][..], &base].concat());
+        self.programs.run("psql", &[&["-h", &to, "-q", "-v", "ON_ERROR_STOP=1", "-f", &file][..], &base].concat());
+    }
+
+    /// Makes a standby the primary. What it inherited is reset: it would wait for a standby of its own.
+    pub fn promote(&self) {
+        let data = self.folder.join("data").display().to_string();
+        self.programs.run("pg_ctl", &["-D", &data, "-w", "-t", "60", "promote"]);
+        for sql in ["ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()::text"] {
+            execute(&self.address(), sql).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    /// The address of whichever of two servers takes writes.
+    pub fn address_with(&self, other: &Self) -> String {
+        let host = |server: &Self| server.folder.display().to_string().replace('/', "%2F");
+        format!("postgres://postgres@{},{}/postgres?target_session_attrs=read-write", host(self), host(other))
     }
 
     /// The address of its database.
@@ -247,7 +307,8 @@ impl Drop for Server {
 
 /// Runs statements on a connection of their own, as another program would; the first column of the last row as text, if there is one.
 pub fn execute(address: &str, sql: &str) -> Result<Option<String>, String> {
-    let pool = crate::pool::Pool::new(crate::address::Address::parse(address, None).map_err(|error| error.to_string())?);
+    let pool =
+        crate::pool::Pool::new(crate::address::Address::parse(address, None).map_err(|error| error.to_string())?);
     let pool = pool.map_err(|error| error.to_string())?;
     let mut connection = pool.get().map_err(|failure| format!("{failure:?}"))?;
     let found = connection.query(sql, &[]).map_err(|failure| format!("{failure:?}"))?;

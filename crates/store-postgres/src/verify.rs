@@ -135,7 +135,10 @@ impl ReadHeads for PostgresStore {
         let accounts = accounts.iter().map(|stored| AccountHead::from(&stored.account)).collect();
         let store_id = core.store_id.clone();
         let made_at = core.clock.now();
-        Ok(CurrentHeads { heads: Heads { version: VERSION, store_id, made_at, threads, tombstones, accounts }, left_out })
+        Ok(CurrentHeads {
+            heads: Heads { version: VERSION, store_id, made_at, threads, tombstones, accounts },
+            left_out,
+        })
     }
 
     fn sign_heads(&self, heads: &Heads) -> Result<String> {

@@ -126,7 +126,9 @@ impl View for PostgresView<'_> {
         let Some(found) = found else { return Ok(None) };
         let digest: Vec<u8> = found.get(0);
         let fields = [row.head.log_id.as_str().as_bytes(), message.as_str().as_bytes(), &digest];
-        rows::check(self.core.seals(), "messages", &fields, found.get(1), || format!("message `{message}` of thread `{thread}`"))?;
+        rows::check(self.core.seals(), "messages", &fields, found.get(1), || {
+            format!("message `{message}` of thread `{thread}`")
+        })?;
         rows::digest(&digest).map(Some)
     }
 

@@ -45,7 +45,12 @@ impl Watch {
     }
 
     /// Waits until `is_there`, at most this long.
-    pub(crate) fn wait(self: &Arc<Self>, pool: &Pool, timeout: Duration, is_there: impl Fn() -> Result<bool>) -> Result<()> {
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        pool: &Pool,
+        timeout: Duration,
+        is_there: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
         let until = Instant::now().checked_add(timeout);
         loop {
             // Before looking, so that what happens in between rings.
@@ -98,7 +103,8 @@ impl Watch {
     /// An owner whose time ended frees its leases, and nothing tells of it.
     fn count_dead(&self, pool: &Pool) {
         let sql = "SELECT count(*) FROM owners WHERE alive_until <= clock_timestamp()";
-        let Ok(count) = pool.read(|connection| Ok(connection.first(sql, &[])?.map_or(0, |row| row.get::<_, i64>(0)))) else {
+        let Ok(count) = pool.read(|connection| Ok(connection.first(sql, &[])?.map_or(0, |row| row.get::<_, i64>(0))))
+        else {
             return;
         };
         let count = count.unsigned_abs();

@@ -31,15 +31,13 @@ pub struct Applied {
 /// Applies the record of one posting to what is known of its account and of the reservation that it names.
 pub fn apply(known: Option<Account>, reservation: Option<Reservation>, posting: &Posting, record: &Record) -> Applied {
     let assumed = if known.is_none() { account_before(record, posting) } else { None };
-    let (mut account, reservation, fit) =
-        match post(known.as_ref().or(assumed.as_ref()), reservation.as_ref(), posting) {
-            Ok(posted) if posted.record == *record && assumed.is_some() => {
-                (posted.account, posted.reservation, Fit::Gap)
-            }
-            Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Fit::Exact),
-            Ok(posted) => (agreeing(posted.account, record), posted.reservation, Fit::Gap),
-            Err(_) => (agreeing(unposted(known, posting, record), record), reservation, Fit::Gap),
-        };
+    let (mut account, reservation, fit) = match post(known.as_ref().or(assumed.as_ref()), reservation.as_ref(), posting)
+    {
+        Ok(posted) if posted.record == *record && assumed.is_some() => (posted.account, posted.reservation, Fit::Gap),
+        Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Fit::Exact),
+        Ok(posted) => (agreeing(posted.account, record), posted.reservation, Fit::Gap),
+        Err(_) => (agreeing(unposted(known, posting, record), record), reservation, Fit::Gap),
+    };
     account.incomplete |= fit == Fit::Gap;
     Applied { account, reservation, fit }
 }

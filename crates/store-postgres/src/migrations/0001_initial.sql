@@ -149,6 +149,7 @@ CREATE TABLE requests (
     UNIQUE (root, thread, request)
 );
 CREATE INDEX requests_arrival ON requests (arrival);
+CREATE INDEX requests_chain ON requests (chain, number);
 
 -- One row for each chain that was posted to: which numbers were posted.
 CREATE TABLE inboxes (
@@ -160,6 +161,7 @@ CREATE TABLE inboxes (
     PRIMARY KEY (root, chain)
 );
 CREATE INDEX inboxes_arrival ON inboxes (arrival);
+CREATE INDEX inboxes_chain ON inboxes (chain);
 
 CREATE TABLE answers (
     root text NOT NULL,
@@ -170,6 +172,7 @@ CREATE TABLE answers (
     mark bytea NOT NULL,
     PRIMARY KEY (root, chain, request)
 );
+CREATE INDEX answers_chain ON answers (chain, request);
 
 -- The root is empty for a thread that is not created yet.
 CREATE TABLE blobs (
@@ -341,7 +344,9 @@ BEGIN
     END LOOP;
     FOR t IN SELECT value FROM jsonb_array_elements(batch->'threads') AS e (value) LOOP
         IF t->>'continued_as' IS NOT NULL THEN
-            UPDATE requests SET thread = t->>'continued_as' WHERE root = t->>'root' AND thread = t->>'thread';
+            UPDATE requests SET thread = t->>'continued_as',
+                root = COALESCE((SELECT next.root FROM threads AS next WHERE next.thread = t->>'continued_as'), root)
+            WHERE root = t->>'root' AND thread = t->>'thread';
         END IF;
     END LOOP;
     IF jsonb_array_length(batch->'posted') > 0 THEN

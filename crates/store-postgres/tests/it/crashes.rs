@@ -53,7 +53,8 @@ fn disturbed(home: &Home, disturb: impl FnOnce()) {
             .map(|(writer, own)| {
                 let thread = if writer % 4 == 0 { &shared } else { own };
                 let is_over = &is_over;
-                scope.spawn(move || (thread.clone(), write(&home.open(), thread, writer, is_over)))
+                let store = home.open();
+                scope.spawn(move || (thread.clone(), write(&store, thread, writer, is_over)))
             })
             .collect();
         disturb();
@@ -75,7 +76,10 @@ fn disturbed(home: &Home, disturb: impl FnOnce()) {
                 Some((checkpoint.key.as_ref()?.to_string(), checkpoint.version))
             })
             .collect();
-        assert_eq!(logged, acknowledged, "what was acknowledged is in the log of `{thread}` at its version, and nothing else");
+        assert_eq!(
+            logged, acknowledged,
+            "what was acknowledged is in the log of `{thread}` at its version, and nothing else"
+        );
         assert_eq!(entries.len(), acknowledged.len() + 1, "nothing is there twice");
     }
 }
@@ -111,5 +115,18 @@ fn nothing_acknowledged_is_lost_when_sessions_are_terminated() {
             test_server::execute(&address, sql).unwrap();
             thread::sleep(Duration::from_millis(10));
         }
+    });
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_a_synchronous_standby_takes_over() {
+    let primary = Server::start("wal_level = replica\nmax_wal_senders = 4\n");
+    let standby = primary.standby();
+    let home = Home::at(schema(&primary.address_with(&standby)));
+    disturbed(&home, || {
+        thread::sleep(Duration::from_millis(500));
+        primary.stop("immediate");
+        standby.promote();
+        thread::sleep(Duration::from_millis(500));
     });
 }

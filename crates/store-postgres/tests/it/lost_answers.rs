@@ -66,7 +66,8 @@ fn a_connection_that_ends_during_a_commit_leaves_all_or_nothing_and_the_caller_k
     append(&store, &thread, says("warm"));
     for round in 0..10_u64 {
         let before = store.head(&thread).unwrap().version;
-        let batch = Batch::of(part(&thread, says(&format!("{CUT_DURING} in round {round}")))).with_key(id(&format!("k-{round}")));
+        let batch = Batch::of(part(&thread, says(&format!("{CUT_DURING} in round {round}"))))
+            .with_key(id(&format!("k-{round}")));
         let said = store.commit(batch);
         let after = home.open().head(&thread).unwrap().version;
         match said {
@@ -80,7 +81,8 @@ fn a_connection_that_ends_during_a_commit_leaves_all_or_nothing_and_the_caller_k
 
 fn commits_again(store: &PostgresStore, home: &Home, cut: &str) {
     let thread = id("keyed");
-    let birth = selvedge_store::conformance::support::birth(&thread, selvedge_store::conformance::support::new_thread());
+    let birth =
+        selvedge_store::conformance::support::birth(&thread, selvedge_store::conformance::support::new_thread());
     store.commit(Batch::of(birth)).unwrap();
     for round in 0..5_u64 {
         let mut part = part(&thread, says(&format!("{cut} {round}")));
@@ -100,7 +102,8 @@ fn a_request_whose_answer_is_lost_is_posted_once() {
     for round in 0..3 {
         let name = format!("n{round}");
         let posted = request(&thread, &name, "send");
-        let posted = Posted { request: selvedge_model::Request::Send(selvedge_model::Input::text(CUT_AFTER)), ..posted };
+        let posted =
+            Posted { request: selvedge_model::Request::Send(selvedge_model::Input::text(CUT_AFTER)), ..posted };
         store.post(posted.clone()).unwrap();
         store.post(posted).unwrap();
         assert_eq!(store.pending(&thread).unwrap().len(), round + 1);

@@ -5,6 +5,7 @@ mod crashes;
 mod lost_answers;
 mod opening;
 mod proxy;
+mod same_answers;
 mod support;
-mod tampered;
 mod taken_over;
+mod tampered;

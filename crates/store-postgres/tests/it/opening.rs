@@ -2,8 +2,10 @@
 
 use std::thread;
 
+use selvedge_log::recovery::Finding;
 use selvedge_model::Classify;
-use selvedge_store::ReadHeads;
+use selvedge_store::conformance::support::{append, create, says};
+use selvedge_store::{Feed, ReadHeads, Verify};
 use selvedge_store_postgres::PostgresStore;
 use selvedge_store_postgres::test_server::{self, Server};
 
@@ -39,7 +41,11 @@ fn many_processes_may_create_the_same_store() {
 #[test]
 fn an_address_without_a_store_is_absent() {
     let home = Home::new().with_address(test_server::schema(test_server::shared()));
-    assert!(refused(&home).starts_with("no_store: there is no store in `postgres://postgres@"), "{}", refused(&home));
+    assert!(
+        refused(&home).starts_with("store_not_found: there is no store in `postgres://postgres@"),
+        "{}",
+        refused(&home)
+    );
 }
 
 #[test]
@@ -56,7 +62,7 @@ fn a_newer_schema_is_refused() {
 fn a_wrong_password_a_missing_database_and_a_missing_server_are_told_apart() {
     let server = Server::start("");
     let home = Home::at(test_server::schema(&server.address()));
-    let missing = home.with_address(server.address().replace("/postgres", "/absent"));
+    let missing = home.with_address(server.address().trim_end_matches("/postgres").to_owned() + "/absent");
     assert!(refused(&missing).contains("database \"absent\" does not exist"), "{}", refused(&missing));
     server.stop("fast");
     let gone = refused(&home);
@@ -67,4 +73,28 @@ fn a_wrong_password_a_missing_database_and_a_missing_server_are_told_apart() {
     let error = refused(&wrong);
     assert!(error.contains("password authentication failed") && error.contains("PGPASSWORD"), "{error}");
     assert!(!error.contains(":wrong@"), "{error}");
+}
+
+/// A new server begins with lower transaction ids, and the feed is ordered by them.
+#[test]
+fn a_restored_dump_verifies_and_new_commits_follow_the_old_ones() {
+    let (old, new) = (Server::start("fsync = off\n"), Server::start("fsync = off\n"));
+    for _ in 0..300 {
+        test_server::execute(&old.address(), "SELECT pg_current_xact_id()::text").unwrap();
+    }
+    let home = Home::at(test_server::schema(&old.address()));
+    let store = home.open();
+    let thread = create(&store, "dumped");
+    append(&store, &thread, says("before"));
+    let position = store.position().unwrap();
+    old.dump_to(home.address.split_once("?schema=").unwrap().1, &new);
+    let restored = home.with_address(home.address.replace(&old.address(), &new.address())).open();
+    assert_eq!(restored.verify(&thread, &mut |_| {}).unwrap().judgement.finding, Finding::Sound);
+    assert_eq!(restored.position().unwrap(), position, "the feed is the same");
+    append(&restored, &thread, says("after"));
+    let after = restored.after(position, 10).unwrap();
+    assert_eq!(after.iter().map(|entry| entry.version).collect::<Vec<_>>(), [2], "a follower sees what is new");
+    // Both are still whole: each continued its own log.
+    append(&store, &thread, says("elsewhere"));
+    assert_eq!(store.verify(&thread, &mut |_| {}).unwrap().judgement.finding, Finding::Sound);
 }

@@ -85,7 +85,10 @@ fn changed_log_bytes_are_not_continued() {
     let thread = create(&store, "edited");
     append(&store, &thread, says("first"));
     drop(store);
-    change(&home, "UPDATE ~log SET bytes = overlay(bytes placing 'F'::bytea from position('first'::bytea in bytes)) WHERE version = 1");
+    change(
+        &home,
+        "UPDATE ~log SET bytes = overlay(bytes placing 'F'::bytea from position('first'::bytea in bytes)) WHERE version = 1",
+    );
     let store: PostgresStore = home.open();
     let verdict = selvedge_store::Verify::verify(&store, &thread, &mut |_| {}).unwrap();
     assert!(!matches!(verdict.judgement.finding, selvedge_log::recovery::Finding::Sound), "{:?}", verdict.judgement);
