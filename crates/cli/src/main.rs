@@ -44,9 +44,10 @@ use std::sync::{Arc, LazyLock};
 use selvedge_model::Stop;
 
 use crate::args::{
-    AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
-    ModelCommand, StoreCommand, ThreadCommand, ToolCommand,
+    AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand,
+    KnowledgeCommand, ModelCommand, SandboxCommand, StoreCommand, ThreadCommand, TokenCommand, ToolCommand,
 };
+use crate::commands::sandbox_check;
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
     config_list, decide, demo, directive_check, directive_list, doctor, erase, export, heads, help, import, inbox,
@@ -56,7 +57,9 @@ use crate::commands::{
     wait,
 };
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
+use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::commands::{store_copy, store_status};
 use crate::context::Context;
 use crate::error::Result;
@@ -69,6 +72,10 @@ static INTERRUPTS_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(Ato
 const ROTATIONS: usize = 10;
 
 fn main() -> ExitCode {
+    // Before anything else: a helper has one thread, and restricts itself.
+    if let Some(code) = selvedge::tools::sandbox::helper::answer(std::env::args_os()) {
+        return code;
+    }
     match completions::answer() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
@@ -154,6 +161,13 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Agent(AgentCommand::List(args))) => agent_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::List(args))) => directive_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::Check(args))) => directive_check::run(&args, context),
+        Some(Command::Graph(command)) => match command {
+            GraphCommand::New(args) => graph_new::run(&args, context),
+            GraphCommand::List(args) => graph_list::run(args, context),
+            GraphCommand::Check(args) => graph_check::run(&args, context),
+            GraphCommand::Show(args) => graph_show::run(&args, context),
+            GraphCommand::Run(args) => graph_run::run(args, context),
+        },
         Some(Command::Tool(ToolCommand::List(args))) => tool_list::run(args, context),
         Some(Command::Knowledge(command)) => match command {
             KnowledgeCommand::Search(args) => knowledge_search::run(&args, context),
@@ -162,6 +176,7 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
             KnowledgeCommand::Sign(args) => knowledge_sign::run(&args, context),
             KnowledgeCommand::Check(args) => knowledge_check::run(&args, context),
         },
+        Some(Command::Sandbox(SandboxCommand::Check(args))) => sandbox_check::run(args, context),
         Some(Command::Hooks(HooksCommand::List(args))) => hooks_list::run(&args, context),
         Some(Command::Hooks(HooksCommand::Test(args))) => hooks_test::run(&args, context),
         Some(Command::Model(ModelCommand::List(args))) => model_list::run(&args, context),
@@ -171,6 +186,10 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Config(ConfigCommand::Get(args))) => config_get::run(&args, context),
         Some(Command::Config(ConfigCommand::Explain(args))) => config_explain::run(&args, context),
         Some(Command::Config(ConfigCommand::Check(args))) => config_check::run(&args, context),
+        Some(Command::Serve(args)) => serve::run(args, context),
+        Some(Command::Token(TokenCommand::New(args))) => token_new::run(args, context),
+        Some(Command::Token(TokenCommand::List(args))) => token_list::run(args, context),
+        Some(Command::Token(TokenCommand::Revoke(args))) => token_revoke::run(&args, context),
         Some(Command::Append(args)) => append::run(args, context),
         Some(Command::Log(args)) => log::run(&args, context),
         Some(Command::Snapshots(args)) => snapshots::run(&args, context),

@@ -13,12 +13,12 @@ use selvedge_items::{Config, Library, Policy};
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, Model, Price};
 use selvedge_store_local::Access;
-use selvedge_tools::InvalidTool;
+use selvedge_tools::{InvalidTool, Sandbox};
 use tokio::runtime::Handle;
 
 use crate::error::Result;
 use crate::facade::{Defaults, OpenStore, Selvedge};
-use crate::home::{Home, open_store};
+use crate::home::{Home, Server, open_store};
 use crate::job::Limit;
 use crate::project::models::{PricedModel, Provider, SCRIPTED};
 use crate::project::{DEFAULT_AGENT, Models, Program, Project, ProjectError};
@@ -58,6 +58,7 @@ pub struct Builder {
     limits: Limits,
     environment: BTreeMap<String, String>,
     secrets: Vec<String>,
+    sandbox_helper: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -84,7 +85,7 @@ impl Builder {
     }
 
     /// Keeps the threads on a PostgreSQL server, at `postgres://USER:PASSWORD@HOST/DATABASE`, instead of the project's folder. The store is
-    /// created if there is none. Every program and worker on it needs the same signing key in its [`Builder::home`].
+    /// created if there is none. A password that the address lacks is `PGPASSWORD` of [`Builder::environment`]. Every program and worker on it needs the same signing key in its [`Builder::home`].
     #[cfg(feature = "postgres")]
     pub fn store(mut self, address: impl Into<String>) -> Self {
         self.address = Some(address.into());
@@ -160,6 +161,14 @@ impl Builder {
         self
     }
 
+    /// The program that restricts the processes of tools that declare a `sandbox`. It is started with arguments of its own: one whose `main`
+    /// begins with [`tools::sandbox::helper::answer`](crate::tools::sandbox::helper::answer), such as `selvedge` itself. Without it, tools
+    /// whose sandbox is required are refused.
+    pub fn sandbox_helper(mut self, program: impl Into<PathBuf>) -> Self {
+        self.sandbox_helper = Some(program.into());
+        self
+    }
+
     /// A text that must never reach a log: it is masked in messages, arguments, results and drafts.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.secrets.push(secret.into());
@@ -173,7 +182,9 @@ impl Builder {
     /// folder is refused.
     pub fn open(self) -> Result<Selvedge> {
         let runtime = Handle::try_current().ok();
-        let home = Home::of(&self.project, self.home.as_deref(), self.address, self.is_read_only)?;
+        let password = self.environment.get("PGPASSWORD").cloned();
+        let server = self.address.map(|address| Server { address, password });
+        let home = Home::of(&self.project, self.home.as_deref(), server, self.is_read_only)?;
         let trust = home.trust()?;
         let config =
             Config::load(&Folders { user: Some(home.folder.clone()), project: Some(home.project.join(".ai")) })?;
@@ -223,7 +234,8 @@ impl Builder {
         let agent = AgentId::new(self.agent.as_deref().unwrap_or(DEFAULT_AGENT))?;
         let defaults = Defaults { agent, model: default_model, limits: self.limits, capabilities, risks };
         let folder = home.project.clone();
-        let project = Project { library, folder, environment: self.environment, config, models, program };
+        let sandbox = self.sandbox_helper.map(Sandbox::new);
+        let project = Project { library, folder, environment: self.environment, config, models, program, sandbox };
         Selvedge::assemble(OpenStore { store, access, notices }, trust, project, keeper, redactor, defaults)
     }
 }

@@ -27,13 +27,20 @@ const OWNER: &str = "self";
 pub(crate) struct Home {
     pub(crate) project: PathBuf,
     pub(crate) folder: PathBuf,
-    /// The address of a store that is not in the project's folder.
-    pub(crate) address: Option<String>,
+    /// The store, if it is not in the project's folder.
+    pub(crate) server: Option<Server>,
+}
+
+/// A store on a server.
+#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "no server can be named"))]
+pub(crate) struct Server {
+    pub(crate) address: String,
+    pub(crate) password: Option<String>,
 }
 
 impl Home {
     /// Finds the folders and creates what is missing, unless read-only.
-    pub(crate) fn of(project: &Path, home: Option<&Path>, address: Option<String>, is_read_only: bool) -> Result<Self> {
+    pub(crate) fn of(project: &Path, home: Option<&Path>, server: Option<Server>, is_read_only: bool) -> Result<Self> {
         let project = if project.as_os_str().is_empty() { Path::new(".") } else { project };
         if !is_read_only {
             fs::create_dir_all(project).map_err(|error| Error::io("create", project, error))?;
@@ -43,7 +50,7 @@ impl Home {
             Some(home) => std::path::absolute(home).map_err(|error| Error::io("use", home, error))?,
             None => project.join(OWN),
         };
-        let found = Self { project, folder, address };
+        let found = Self { project, folder, server };
         found.check_apart()?;
         if !is_read_only {
             found.make(home.is_none())?;
@@ -70,7 +77,7 @@ impl Home {
         let signing = self.keys().signing();
         let threads = self.project.join(".ai").join("agent").join("threads");
         let signer = match KeyFolder::load(&signing) {
-            Err(error @ KeyError::Absent { .. }) if threads.exists() && self.address.is_none() => {
+            Err(error @ KeyError::Absent { .. }) if threads.exists() && self.server.is_none() => {
                 let hint = "the threads here were signed with another key: set `home` to its folder";
                 return Err(Error::from(error).with_hint(hint));
             }
@@ -87,10 +94,12 @@ impl Home {
         if Trust::load(&self.keys().trusted())?.status(&signer.fingerprint()).is_none() {
             Trust::add(&self.keys().trusted(), &signer.public(), OWNER, SystemClock.now())?;
         }
-        match &self.address {
+        match &self.server {
             None => _ = LocalStore::init(&self.project, Arc::new(RealDisk))?,
             #[cfg(feature = "postgres")]
-            Some(address) => _ = selvedge_store_postgres::PostgresStore::init(address, None, &SystemIds)?,
+            Some(Server { address, password }) => {
+                selvedge_store_postgres::PostgresStore::init(address, password.as_deref(), &SystemIds)?;
+            }
             #[cfg(not(feature = "postgres"))]
             Some(_) => {}
         }
@@ -142,10 +151,10 @@ pub(crate) fn open_store(home: &Home, access: Access, trust: Trust) -> Result<(A
         Access::ReadOnly => home.signer(&trust).ok(),
     };
     #[cfg(feature = "postgres")]
-    if let Some(address) = &home.address {
+    if let Some(Server { address, password }) = &home.server {
         let store = selvedge_store_postgres::PostgresStore::open(selvedge_store_postgres::Options {
             address: address.clone(),
-            password: None,
+            password: password.clone(),
             signer,
             trust,
             clock: Arc::new(SystemClock),

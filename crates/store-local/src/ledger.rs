@@ -1,11 +1,11 @@
-//! Accounts, computed from the records of postings in logs ([`selvedge_store::account_records`]).
+//! Accounts in the database: read as a commit may rely on them, and computed again from the records in logs
+//! ([`selvedge_store::account_records`]).
 
 use std::collections::BTreeMap;
 
-use selvedge_model::Money;
 use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{Account, AccountId, Posting, Record};
-use selvedge_store::account_records::{Applied, Children, Fit, apply};
+use selvedge_store::account_records::{self, Applied, Children, Continuity, apply};
 use selvedge_store::{Error, Result};
 
 use crate::anchor::Bucket;
@@ -13,7 +13,7 @@ use crate::core::{Core, lock};
 use crate::db::Db;
 use crate::family::Family;
 use crate::rows::{self, Row};
-use crate::schema::REBUILD;
+use crate::schema::{REBUILD, database};
 
 impl Core {
     /// An account as a commit may rely on it. An account that was replaced by an older row, whose seal is valid, is detected by the heads
@@ -61,13 +61,13 @@ fn posted(family: &[Row], id: &AccountId) -> u64 {
 }
 
 /// Applies the record of one posting.
-pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result<Fit> {
+pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result<Continuity> {
     let known = rows::accounts(connection, "thread_id = ?", record.account.as_str())?.pop();
     let before = known.as_ref().map(|account| account.version);
     if before.is_some_and(|version| version >= record.account_version) {
-        return Ok(Fit::Exact);
+        return Ok(Continuity::Exact);
     }
-    let Some(posting) = Posting::from_record(event_type, record) else { return Ok(Fit::Gap) };
+    let Some(posting) = Posting::from_record(event_type, record) else { return Ok(Continuity::Gap) };
     let reservation = match posting.reservation() {
         Some(name) => rows::reservation(connection, &record.account, name)?,
         None => None,
@@ -80,50 +80,54 @@ pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result
     Ok(fit)
 }
 
-/// Records that postings of an account are lost with the end of a log; true if no other record shows their effect. Then everything that
-/// could still be spent is counted as spent: no ceiling rises because a log was cut.
+/// Records that postings of an account are lost with the end of a log; true if no other record shows their effect.
 pub(crate) fn give_up(connection: &Db, lost: &DeletedPostings) -> Result<bool> {
     let known = rows::accounts(connection, "thread_id = ?", lost.account.as_str())?.pop();
-    let Some(mut account) = known.filter(|account| account.version < lost.to) else { return Ok(false) };
-    let before = account.version;
-    let unknown = account.remaining().unwrap_or(Money::ZERO);
-    account.settled = account.settled.checked_add(unknown).unwrap_or(account.settled);
-    account.version = lost.to;
-    account.incomplete = true;
-    rows::put_account(connection, Some(before), &account)?;
+    let before = known.as_ref().map(|account| account.version);
+    let Some(account) = account_records::give_up(known, lost) else { return Ok(false) };
+    rows::put_account(connection, before, &account)?;
+    Ok(true)
+}
+
+/// Whether these children are in the store or were deleted; `tombstones` is the database whose tombstones were verified.
+pub(crate) fn are_known(connection: &Db, tombstones: &Db, children: &Children) -> Result<bool> {
+    for child in children.names() {
+        if !has_chain(connection, tombstones, child)? {
+            return Ok(false);
+        }
+    }
     Ok(true)
 }
 
 /// Whether every log that may have postings of an account is in the store or was deleted: its own chain, its parent's and its children's.
 fn has_all_logs(connection: &Db, account: &Account, children: &Children) -> Result<bool> {
     for chain in [&account.id].into_iter().chain(&account.parent) {
-        if !has_chain(connection, chain)? {
+        if !has_chain(connection, connection, chain)? {
             return Ok(false);
         }
     }
-    are_known(connection, children)
+    are_known(connection, connection, children)
 }
 
-/// Whether all of them are in the store or were deleted.
-pub(crate) fn are_known(connection: &Db, children: &Children) -> Result<bool> {
-    for child in children.names() {
-        if !has_chain(connection, child)? {
+/// Whether the threads of a chain, from its root on, are in the store or were deleted.
+fn has_chain(connection: &Db, tombstones: &Db, root: &AccountId) -> Result<bool> {
+    let is_deleted =
+        |thread: &str| rows::exists(tombstones, "SELECT 1 FROM main.tombstones WHERE thread_id = ?", [thread]);
+    let is_here = rows::exists(connection, "SELECT 1 FROM main.threads WHERE thread_id = ?", [root.as_str()])?;
+    if !is_here && !is_deleted(root.as_str())? {
+        return Ok(false);
+    }
+    let continues_elsewhere = "SELECT t.continuation_thread_id FROM main.threads AS t WHERE t.chain_root_id = ? \
+                             AND t.continuation_thread_id IS NOT NULL \
+                             AND t.continuation_thread_id NOT IN (SELECT thread_id FROM main.threads)";
+    let mut statement = connection.prepare_cached(continues_elsewhere).map_err(database)?;
+    let found = statement.query_map([root.as_str()], |row| row.get::<_, String>(0)).map_err(database)?;
+    for next in found {
+        if !is_deleted(&next.map_err(database)?)? {
             return Ok(false);
         }
     }
     Ok(true)
-}
-
-/// Whether the threads of a chain, from its root on, are in the store or were deleted.
-fn has_chain(connection: &Db, root: &AccountId) -> Result<bool> {
-    let is_known = "SELECT 1 FROM threads WHERE thread_id = ?1 UNION ALL SELECT 1 FROM tombstones WHERE thread_id = ?1";
-    if !rows::exists(connection, is_known, [root.as_str()])? {
-        return Ok(false);
-    }
-    let continues_elsewhere = "SELECT 1 FROM threads AS t WHERE t.chain_root_id = ? AND t.continuation_thread_id IS NOT NULL \
-                             AND t.continuation_thread_id NOT IN (SELECT thread_id FROM threads) \
-                             AND t.continuation_thread_id NOT IN (SELECT thread_id FROM tombstones)";
-    Ok(!rows::exists(connection, continues_elsewhere, [root.as_str()])?)
 }
 
 /// Records in an account whether it is incomplete: postings are missing, or a log that may have some is not in the store. Returns which it
@@ -145,7 +149,7 @@ pub(crate) fn settle(connection: &Db, id: &AccountId, records: &BTreeMap<u64, (&
     let mut is_whole = true;
     let mut children = Children::default();
     for (event_type, record) in records.values() {
-        is_whole &= take(connection, event_type, record)? == Fit::Exact;
+        is_whole &= take(connection, event_type, record)? == Continuity::Exact;
         children.note(event_type, record);
     }
     let newest = records.keys().next_back().copied().unwrap_or(0);

@@ -8,6 +8,7 @@ use selvedge_log::{Head, Line};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Batch, CommitKey, Digest, OwnerId, Posted, RequestId, Run, ThreadId, Timestamp};
 use selvedge_store::newest::by_age;
+use selvedge_store::seal::SealedRow;
 use selvedge_store::{
     Acquire, Commit, Committed, Cursor, Delivery, Erase, Feed, FeedEntry, Filter, Handle, Inbox, Lease, Leases, Ledger,
     Logs, Page, Position, PostedNotice, QueuedRequest, Registry, Result, Summary, Tombstone,
@@ -16,6 +17,7 @@ use selvedge_store::{
 use crate::lease::PendingRequests;
 use crate::logs::LogReader;
 use crate::open::PostgresStore;
+use crate::rows;
 
 impl Commit for PostgresStore {
     fn commit(&self, batch: Batch) -> Result<Committed> {
@@ -70,17 +72,25 @@ impl Leases for PostgresStore {
     }
 
     fn beat(&self, at: Timestamp) -> Result<()> {
-        self.core.signing()?;
+        let signing = self.core.signing()?;
         self.core.pulse.register(&self.core)?;
-        let sql = "UPDATE owners SET beat = $2 WHERE owner = $1";
-        let at = at.as_micros();
-        self.core.read(|connection| Ok(connection.execute(sql, &[&self.core.owner.as_str(), &at]).map(drop)?))
+        let sql = "UPDATE owners SET beat = $2, mark = $3 WHERE owner = $1";
+        let time = at.to_string();
+        let mark = SealedRow::Beat { owner: &self.core.owner, time: &time }.mark(&signing.rows);
+        let (owner, mark) = (self.core.owner.as_str(), mark.0.to_vec());
+        self.core.read(|connection| Ok(connection.execute(sql, &[&owner, &time, &mark]).map(drop)?))
     }
 
     fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
-        let sql = "SELECT beat FROM owners WHERE owner = $1";
+        let sql = "SELECT beat, mark FROM owners WHERE owner = $1 AND beat IS NOT NULL AND mark IS NOT NULL";
         let found = self.core.read(|connection| Ok(connection.first(sql, &[&owner.as_str()])?))?;
-        Ok(found.and_then(|row| row.get::<_, Option<i64>>(0)).map(Timestamp::from_micros))
+        let Some(found) = found else { return Ok(None) };
+        let (time, mark): (String, Vec<u8>) = (found.get(0), found.get(1));
+        // One that another program wrote is as good as none.
+        let is_ours = self.core.seals().is_none_or(|seals| {
+            rows::digest(&mark).is_ok_and(|mark| SealedRow::Beat { owner, time: &time }.is_marked(seals, &mark))
+        });
+        Ok(if is_ours { time.parse().ok() } else { None })
     }
 
     fn release(&self, lease: &Lease) -> Result<()> {

@@ -1,6 +1,5 @@
 //! Deleting a thread, and erasing the content of a blob. A deletion is one transaction: the rows go and a signed tombstone stays.
 
-use selvedge_log::document::{self, DocumentKind};
 use selvedge_model::event::BlobErased;
 use selvedge_model::{Batch, Changeset, Digest, Event, Expect, NamedBlobs, Part, Status, ThreadId, Timestamp};
 use selvedge_store::effects::Effects as _;
@@ -8,14 +7,11 @@ use selvedge_store::tombstone::postings_of;
 use selvedge_store::{Error, Result, Tombstone, Verify as _, blob};
 
 use crate::core::Core;
-use crate::error::bad_row;
 use crate::logs::LogReader;
 use crate::open::PostgresStore;
 use crate::pulse::Told;
 use crate::rows::{self, Row};
 
-/// The document kind of a tombstone's signature.
-const KIND: DocumentKind = DocumentKind::new("tombstone");
 /// The longest blob that one row holds.
 const BLOB_MAX: usize = 512 << 20;
 
@@ -42,9 +38,7 @@ impl Core {
                 deleted_at: self.clock.now(),
                 postings: postings_of(log).ok(),
             };
-            let value = serde_json::to_value(&tombstone).map_err(bad_row)?;
-            let signed = document::sign_json(KIND, thread.as_str(), value, &signing.signer, tombstone.deleted_at);
-            let signed = signed.map_err(bad_row)?;
+            let signed = tombstone.sign(&signing.signer)?;
             let values = (row.root.as_str(), thread.as_str());
             let sql = "SELECT bury($1, $2, $3, $4)";
             let mut connection = self.pool.get()?;
@@ -68,11 +62,10 @@ impl Core {
     }
 
     pub(crate) fn verified_tombstone(&self, thread: &ThreadId, text: String) -> Result<Tombstone> {
-        let verified = document::verify_json(KIND, thread.as_str(), text.as_bytes(), &self.trust).map_err(|error| {
+        Tombstone::verify(thread, text.as_bytes(), &self.trust).map_err(|error| {
             let help = || "restore a backup of the database".to_owned();
-            Error::of_document(format!("the tombstone of `{thread}`"), &error, help)
-        })?;
-        serde_json::from_value(verified.value).map_err(bad_row)
+            error.into_error(format!("the tombstone of `{thread}`"), help)
+        })
     }
 
     pub(crate) fn put_blob(&self, thread: &ThreadId, bytes: &[u8]) -> Result<Digest> {

@@ -8,7 +8,7 @@ use selvedge_log::hash::sha256;
 use selvedge_model::{Digest, DirectiveId, Manifest, ThreadId};
 use selvedge_store::manifest::grants_same;
 use selvedge_store::snapshot::{
-    self, Disposal, LogRest, NEWEST, Replaced, Saved, SnapshotFolder, SnapshotInfo, VerifiedSnapshot,
+    self, Disposal, LogRest, NEWEST, Replaced, SavedSnapshot, SnapshotFolder, SnapshotInfo, VerifiedSnapshot,
 };
 use selvedge_store::{Error, Result, SignedFiles, Snapshots, capabilities};
 use serde_json::Value;
@@ -71,7 +71,7 @@ impl Core {
         Ok(written == 1)
     }
 
-    fn remove_document(&self, row: &Row, folder: &str, name: &str) -> Result<()> {
+    pub(crate) fn remove_document(&self, row: &Row, folder: &str, name: &str) -> Result<()> {
         let sql = "DELETE FROM documents WHERE root = $1 AND thread = $2 AND folder = $3 AND name = $4";
         let values = (row.root.as_str(), row.thread().as_str());
         self.read(|connection| Ok(connection.execute(sql, &[&values.0, &values.1, &folder, &name]).map(drop)?))
@@ -90,7 +90,7 @@ impl Snapshots for PostgresStore {
         Ok(Some(snapshot::seal(&core.signing()?.seal, at, &known.tail.hash)))
     }
 
-    fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
+    fn save(&self, thread: &ThreadId, body: &Value) -> Result<SavedSnapshot> {
         let core = &self.core;
         let row = core.existing(thread)?;
         let (text, hash) = snapshot::sign(thread, body, &core.signing()?.signer, core.clock.now())?;
@@ -99,7 +99,7 @@ impl Snapshots for PostgresStore {
             Some(bytes) => Some(self.keep_newest(&row, bytes)?),
         };
         core.put_document(&row, BESIDE, NEWEST, &text, true)?;
-        Ok(Saved { hash, bytes: text.len() as u64, before })
+        Ok(SavedSnapshot { hash, bytes: text.len() as u64, before })
     }
 
     fn list_snapshots(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>> {

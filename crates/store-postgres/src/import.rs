@@ -6,17 +6,17 @@ use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use selvedge_log::hash::{RunningHash, sha256};
-use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
+use selvedge_log::scan::{ScannedChangeset, Scanner, Signatures, examine};
 use selvedge_model::account::{Account, AccountId, Posting, Record, Reservation};
 use selvedge_model::event::BlobErased;
 use selvedge_model::id::ReservationId;
 use selvedge_model::{Digest, Event, Manifest, Run, RunId, ThreadId};
-use selvedge_store::account_records::{Applied, Children, Fit, apply};
+use selvedge_store::account_records::{Applied, Children, Continuity, apply};
 use selvedge_store::archive::{
     Accounts, Archives, CheckedArchive, ImportOutcome, ImportReport, Staged, Staging, read_archive,
 };
 use selvedge_store::seal::{self, PostedVersions};
-use selvedge_store::verify::Stored as _;
+use selvedge_store::verify::StoredThread as _;
 use selvedge_store::{Committed, Error, Result, capabilities};
 use serde_json::json;
 
@@ -113,7 +113,7 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn take(&mut self, entry: &Entry) -> Result<()> {
+    fn take(&mut self, entry: &ScannedChangeset) -> Result<()> {
         let (Some(checkpoint), Some(last)) = (entry.checkpoint(), entry.lines.last()) else { return Ok(()) };
         let at = last.timestamp;
         let before = self.manifest.clone();
@@ -203,7 +203,7 @@ impl<'a> Replay<'a> {
     }
 
     /// A changeset that the store has already: the one at its end must be the same, so all before it are.
-    fn pass_over(&mut self, entry: &Entry, known: Row) -> Result<()> {
+    fn pass_over(&mut self, entry: &ScannedChangeset, known: Row) -> Result<()> {
         if entry.head.version < known.head.version {
             self.known = Some(known);
             return Ok(());
@@ -374,7 +374,7 @@ impl Core {
                 let Some(posting) = Posting::from_record(event_type, record) else { continue };
                 let known = posting.reservation().and_then(|name| reservations.get(name)).cloned();
                 let applied: Applied = apply(account.take(), known, &posting, record);
-                is_whole &= applied.fit == Fit::Exact;
+                is_whole &= applied.fit == Continuity::Exact;
                 children.note(event_type, record);
                 if let Some(name) = posting.reservation() {
                     match applied.reservation {

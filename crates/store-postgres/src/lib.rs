@@ -9,7 +9,7 @@
 //! - `core`, `rows`, `view`: what a commit is prepared from. `commit`: how it becomes durable. `migrations/`: the function that does it.
 //! - `lease`, `pulse`: who may write. `inbox`, `ledger`: requests and accounts.
 //! - `feed`, `watch`: following. `registry`, `logs`, `delete`, `documents`, `verify`, `import`: reading, removing, moving threads.
-//! - `search`, `effects`: what is derived.
+//! - `search`, `effects`, `pages`: what is derived.
 //! - `sealed`: how every column of the database is protected.
 //! - `contracts`: the traits. `test_server`, behind a feature: servers for tests.
 
@@ -28,6 +28,7 @@ mod lease;
 mod ledger;
 mod logs;
 mod open;
+mod pages;
 mod pool;
 mod pulse;
 mod registry;

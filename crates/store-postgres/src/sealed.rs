@@ -25,7 +25,7 @@ pub(crate) const COLUMNS: [(&str, &[(&str, Trusted)]); 20] = [
     // Another id makes every seal fail; positions are followed, and decide nothing.
     ("meta", &[("one", Hint), ("store_id", Sealed), ("feed_base", Hint)]),
     // Who is alive: a lease that is taken over raises the sealed epoch.
-    ("owners", &[("owner", Hint), ("host", Hint), ("beat", Hint), ("alive_until", Hint)]),
+    ("owners", &[("owner", Sealed), ("host", Hint), ("beat", Sealed), ("mark", Sealed), ("alive_until", Hint)]),
     (
         "threads",
         &[

@@ -219,7 +219,11 @@ impl Search for PostgresStore {
         let has_more = order.len() > ask.limit;
         let best = order.into_iter().take(ask.limit);
         let hits = best.filter_map(|(at, score)| Some(Hit { score, ..hits.get(&places[at])?.clone() })).collect();
-        Ok(SearchHits { hits, has_more, unsearched })
+        let without_vectors = match ask.vector {
+            Some((embedder, _)) => self.count_without(embedder, &ask.query.filters)?,
+            None => 0,
+        };
+        Ok(SearchHits { hits, has_more, unsearched, without_vectors })
     }
 
     fn index_again(&self, thread: &ThreadId) -> Result<()> {
@@ -400,6 +404,18 @@ impl PostgresStore {
         let mut hits: Vec<_> = best.into_values().collect();
         hits.sort_by(|a, b| b.score.total_cmp(&a.score));
         Ok(hits)
+    }
+
+    /// How many passages that the filters admit have no vector of an embedder.
+    fn count_without(&self, embedder: &str, filters: &Filters) -> Result<u64> {
+        let mut condition = Condition::default();
+        let named = condition.value(embedder.to_owned());
+        let admits = condition.admits(filters);
+        let sql = format!(
+            "SELECT count(*) FROM passages AS p JOIN threads AS t ON t.root = p.root AND t.thread = p.thread \
+             WHERE p.embedder IS DISTINCT FROM {named} AND {admits}"
+        );
+        Ok(self.query_texts(&sql, &condition.values)?.first().map_or(0, |row| rows::unsigned(row.get(0))))
     }
 
     fn query_texts(&self, sql: &str, texts: &[String]) -> Result<Vec<SqlRow>> {

@@ -12,7 +12,7 @@ use selvedge_store::heads::{
 };
 use selvedge_store::snapshot::NEWEST;
 use selvedge_store::verify::{Document, StoredLog};
-use selvedge_store::{Error, ReadHeads, Result, Stored, Verify, capabilities};
+use selvedge_store::{Error, ReadHeads, Result, StoredThread, Verify, capabilities};
 
 use crate::documents::BESIDE;
 use crate::error::bad_row;
@@ -24,7 +24,7 @@ use crate::rows::{self, COLUMNS, Row};
 pub(crate) const KEYS: &str = "keys";
 pub(crate) const CHAIN: &str = "chain";
 
-impl Stored for PostgresStore {
+impl StoredThread for PostgresStore {
     fn trust(&self) -> &Trust {
         &self.core.trust
     }

@@ -1,4 +1,4 @@
-//! Accounts, computed from the records of postings in logs.
+//! Accounts, computed from the records of postings in logs, by a backend that imports or rebuilds.
 //!
 //! The records of one account, in the order of its versions, are posted again by the rules that first posted them. If a record is missing,
 //! because its log was deleted or lost, the next one still has, signed, the amount that remained after it: the unknown difference is
@@ -7,11 +7,12 @@
 use std::collections::BTreeSet;
 
 use selvedge_model::Money;
+use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{Account, AccountId, AccountStatus, Posting, Record, Reservation, post};
 
 /// Whether a record follows from the known state of its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
+pub enum Continuity {
     /// It does, or was known already.
     Exact,
     /// A record before it is missing.
@@ -19,31 +20,46 @@ pub enum Fit {
 }
 
 /// An account after a record was applied.
+#[derive(Clone, Debug)]
 pub struct Applied {
     /// The account.
     pub account: Account,
     /// The reservation that the posting names, afterwards.
     pub reservation: Option<Reservation>,
     /// Whether the record followed from what was known.
-    pub fit: Fit,
+    pub fit: Continuity,
 }
 
-/// Applies the record of one posting to what is known of its account and of the reservation that it names.
+/// Applies the record of one posting to what is known of its account and of the reservation that it names. A record that is not newer than
+/// the known account must not be passed.
 pub fn apply(known: Option<Account>, reservation: Option<Reservation>, posting: &Posting, record: &Record) -> Applied {
     let assumed = if known.is_none() { account_before(record, posting) } else { None };
     let (mut account, reservation, fit) = match post(known.as_ref().or(assumed.as_ref()), reservation.as_ref(), posting)
     {
-        Ok(posted) if posted.record == *record && assumed.is_some() => (posted.account, posted.reservation, Fit::Gap),
-        Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Fit::Exact),
-        Ok(posted) => (agreeing(posted.account, record), posted.reservation, Fit::Gap),
-        Err(_) => (agreeing(unposted(known, posting, record), record), reservation, Fit::Gap),
+        Ok(posted) if posted.record == *record && assumed.is_some() => {
+            (posted.account, posted.reservation, Continuity::Gap)
+        }
+        Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Continuity::Exact),
+        Ok(posted) => (agreeing(posted.account, record), posted.reservation, Continuity::Gap),
+        Err(_) => (agreeing(unposted(known, posting, record), record), reservation, Continuity::Gap),
     };
-    account.incomplete |= fit == Fit::Gap;
+    account.incomplete |= fit == Continuity::Gap;
     Applied { account, reservation, fit }
 }
 
+/// An account of which postings are lost with the end of a log, and no other record shows their effect; none if it has them. Everything that
+/// could still be spent is counted as spent: no ceiling rises because a log was cut.
+pub fn give_up(known: Option<Account>, lost: &DeletedPostings) -> Option<Account> {
+    let mut account = known.filter(|account| account.version < lost.to)?;
+    let unknown = account.remaining().unwrap_or(Money::ZERO);
+    account.settled = account.settled.checked_add(unknown).unwrap_or(account.settled);
+    account.version = lost.to;
+    account.incomplete = true;
+    Some(account)
+}
+
 /// The children named in records of an account: an amount was reserved for them, and not released unused.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Children(BTreeSet<AccountId>);
 
 impl Children {

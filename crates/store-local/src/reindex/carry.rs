@@ -13,7 +13,7 @@ use selvedge_store::seal::ConsumedRequests;
 
 use super::build::Builder;
 use crate::db::Db;
-use crate::ledger::are_known;
+use crate::ledger;
 use crate::rows::{self, Row, bad_row};
 use crate::schema_check::SchemaDifferences;
 use crate::sealed::Seal;
@@ -143,7 +143,8 @@ impl Builder<'_> {
         let one = |db: &Db| -> Result<_> { Ok(rows::accounts(db, "thread_id = ?", id.as_str())?.pop()) };
         let Some(old_db) = &self.old_db else { return Ok(false) };
         let Some(old) = one(old_db).ok().flatten().filter(|old| !old.incomplete) else { return Ok(false) };
-        if !are_known(old_db, children)? {
+        // Its tombstones are not verified, those of the new one are.
+        if !ledger::are_known(old_db, self.new, children)? {
             return Ok(false);
         }
         Ok(one(self.new)?.is_some_and(|new| !new.incomplete && new.version <= old.version))

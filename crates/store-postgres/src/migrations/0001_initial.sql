@@ -13,7 +13,9 @@ CREATE SEQUENCE thread_numbers;
 CREATE TABLE owners (
     owner text PRIMARY KEY,
     host text NOT NULL,
-    beat bigint,
+    -- The last moment at which it was alive, and its seal.
+    beat text,
+    mark bytea,
     alive_until timestamptz NOT NULL
 );
 
@@ -194,7 +196,7 @@ CREATE TABLE erasures (
     PRIMARY KEY (root, thread, blob)
 );
 
--- Signed documents beside a log: capabilities, the newest snapshot, older snapshots and archived ones, the keys of an imported thread.
+-- Signed documents beside a log: capabilities, the newest snapshot, older snapshots and archived ones, the keys of an imported thread, pages.
 CREATE TABLE documents (
     root text NOT NULL,
     thread text NOT NULL,
@@ -203,6 +205,7 @@ CREATE TABLE documents (
     bytes bytea NOT NULL,
     PRIMARY KEY (root, thread, folder, name)
 );
+CREATE INDEX documents_name ON documents (folder, name);
 
 CREATE TABLE knowledge (
     id text PRIMARY KEY,
