@@ -4,7 +4,7 @@
 //! once. With a filter only the tests are run, as between two edits.
 
 use crate::step::{Failure, Steps, cargo, has};
-use crate::{node, python};
+use crate::{node, postgres, python};
 
 pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
     let mut steps = Steps::default();
@@ -56,6 +56,7 @@ fn tests(steps: &mut Steps, filter: &[String]) -> Result<(), Failure> {
     if runner[0] == "test" {
         command.arg("--");
     }
+    postgres::find(steps, filter)?;
     steps.run("tests", command.args(filter))
 }
 

@@ -45,7 +45,7 @@ use selvedge_model::Stop;
 
 use crate::args::{
     AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand,
-    KnowledgeCommand, McpCommand, ModelCommand, SandboxCommand, ThreadCommand, TokenCommand, ToolCommand,
+    KnowledgeCommand, McpCommand, ModelCommand, SandboxCommand, StoreCommand, ThreadCommand, TokenCommand, ToolCommand,
 };
 use crate::commands::sandbox_check;
 use crate::commands::{
@@ -61,6 +61,7 @@ use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show}
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::commands::{mcp_add, mcp_approve, mcp_check, mcp_list};
+use crate::commands::{store_copy, store_status};
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
@@ -207,6 +208,8 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Restore(args)) => restore::run(&args, context),
         Some(Command::Heads(HeadsCommand::Export(args))) => heads::export(&args, context),
         Some(Command::Heads(HeadsCommand::Verify(args))) => heads::verify(&args, context),
+        Some(Command::Store(StoreCommand::Copy(args))) => store_copy::run(&args, context),
+        Some(Command::Store(StoreCommand::Status(_))) => store_status::run(context),
         Some(Command::Erase(args)) => erase::run(&args, context),
         Some(Command::Prune(args)) => prune::run(&args, context),
         Some(Command::Sign(args)) => sign::run(&args, context),

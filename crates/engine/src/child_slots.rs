@@ -278,7 +278,7 @@ mod tests {
             let one = engine.create(new(Some(&parent)), Vec::new()).unwrap();
             let other = engine.create(new(Some(&parent)), Vec::new()).unwrap();
             // A detached child: a process of its own, which was let through.
-            let process = Process { pid: 1, start_time: 1, boot_id: None };
+            let process = Process { pid: 1, start_time: 1, boot_id: None, machine: None };
             assert_eq!(engine.try_take_slot(&one, Some(process), 1).unwrap(), Some(Slot::Taken));
             let elsewhere = store.inner.another();
             let lease = is_held_before.then(|| elsewhere.acquire(&one, Acquire::default()).unwrap());

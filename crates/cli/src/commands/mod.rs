@@ -69,6 +69,8 @@ pub(crate) mod snapshots;
 pub(crate) mod state;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod store_copy;
+pub(crate) mod store_status;
 pub(crate) mod thread_delete;
 pub(crate) mod thread_find;
 pub(crate) mod thread_list;

@@ -47,6 +47,7 @@ mod older_names;
 mod older_rows;
 mod orphans;
 mod pages;
+mod postgres;
 mod processes;
 mod prune;
 mod reindex;
