@@ -143,27 +143,35 @@ pub struct ActiveThreads {
 /// The threads that live processes run, in any process.
 pub fn list_active(store: &dyn Store) -> Result<ActiveThreads> {
     let running = Filter { status: Some(Status::Running), ..Filter::default() };
-    let mut active_threads = Vec::new();
+    let active_threads = listed(store, &running, |Summary { manifest, holder, .. }| {
+        Some(Active {
+            thread_id: manifest.thread_id,
+            directive: manifest.directive,
+            title: manifest.title,
+            parent_id: manifest.parent_id,
+            run_id: manifest.run_id,
+            holder: holder?,
+            updated_at: manifest.updated_at,
+        })
+    })?;
+    let count = active_threads.len();
+    Ok(ActiveThreads { success: true, active_threads, count })
+}
+
+/// What `of` makes of all threads that a filter finds, page by page, newest first.
+pub(crate) fn listed<T>(
+    store: &dyn Store,
+    filter: &Filter,
+    of: impl Fn(Summary) -> Option<T>,
+) -> selvedge_store::Result<Vec<T>> {
+    let mut found = Vec::new();
     let mut after = None;
     loop {
-        let page = store.list(&running, after, PAGE)?;
-        for Summary { manifest, holder, .. } in page.items {
-            if let Some(holder) = holder {
-                active_threads.push(Active {
-                    thread_id: manifest.thread_id,
-                    directive: manifest.directive,
-                    title: manifest.title,
-                    parent_id: manifest.parent_id,
-                    run_id: manifest.run_id,
-                    holder,
-                    updated_at: manifest.updated_at,
-                });
-            }
-        }
+        let page = store.list(filter, after, PAGE)?;
+        found.extend(page.items.into_iter().filter_map(&of));
         after = page.next;
         if after.is_none() {
-            let count = active_threads.len();
-            return Ok(ActiveThreads { success: true, active_threads, count });
+            return Ok(found);
         }
     }
 }
