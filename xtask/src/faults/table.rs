@@ -469,14 +469,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         file: "crates/log/src/keys/secure_folder.rs",
         old: "            _ = unlinkat(&self.handle, name, AtFlags::empty());\n            FolderError::io(&self.path, e)",
         new: "            FolderError::io(&self.path, e)",
-        by: Lab(&["--experiment", "fail", "--scenario", "rotation", "--stride", "1", "--states", "12"]),
+        by: Lab(&["--experiment", "fail", "--scenario", "rotation", "--stride", "1", "--states", "6"]),
     },
     Fault {
         name: "a folder whose name was not synced is kept",
         file: "crates/log/src/keys/secure_folder.rs",
         old: "                _ = std::fs::remove_dir(folder);\n",
         new: "",
-        by: Lab(&["--experiment", "fail", "--scenario", "rotation", "--stride", "1", "--states", "12"]),
+        by: Lab(&["--experiment", "fail", "--scenario", "rotation", "--stride", "1", "--states", "6"]),
     },
     Fault {
         name: "the hash of a checkpoint is not compared",
