@@ -24,14 +24,14 @@ use crate::events::{Bus, CallerEvents, Subscription, Watched};
 use crate::fold::Folds;
 use crate::heartbeat::Heartbeat;
 use crate::held::{HeldThread, LeaseGuard, Observer};
-use crate::inbox::{Sent, Taken};
+use crate::inbox::{Arrival, Sent};
 use crate::orphans::settle_lost;
 use crate::outcome::{Outcome, Resumed, get_status};
 use crate::redact::Redactor;
 use crate::run_config::RunConfig;
 use crate::snapshot::Keeper;
 use crate::start::{RunRequest, Start};
-use crate::submitted::{Closing, Submitted, Tell};
+use crate::submitted::{Closing, EventHandler, Submitted};
 use crate::tasks::Tasks;
 use crate::watcher::{Waiter, Watcher};
 
@@ -197,7 +197,7 @@ impl Engine {
         thread: &ThreadId,
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
-        tell: &mut Tell<'_>,
+        tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
         let end = self.end_of_chain(thread)?;
         let summary = self.store.get(&end)?;
@@ -220,7 +220,7 @@ impl Engine {
         input: Input,
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
-        tell: &mut Tell<'_>,
+        tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
         self.deliver_input(thread, input, None, HERE_IF_FREE, work.into(), cancel)?.wait(tell)
     }
@@ -234,7 +234,7 @@ impl Engine {
         input: Input,
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
-        tell: &mut Tell<'_>,
+        tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
         self.deliver_input(thread, input, Some(id), HERE_IF_FREE, work.into(), cancel)?.wait(tell)
     }
@@ -291,7 +291,7 @@ impl Engine {
         self.perform(|audience| async move {
             match sent {
                 Sent::Here(lease, start) => engine.run_held(lease, start, work, cancel, audience).await,
-                Sent::Left(sent) => engine.await_served(sent, work, cancel, audience).await,
+                Sent::Queued(sent) => engine.await_served(sent, work, cancel, audience).await,
             }
         })
     }
@@ -320,7 +320,7 @@ impl Engine {
         input: Input,
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
-        tell: &mut Tell<'_>,
+        tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
         self.submit_resume(thread, input, work, cancel)?.wait(tell)
     }
@@ -400,7 +400,7 @@ impl Engine {
             }
             // It is never left: it is refused while the thread is held.
             let resume = self.deliver(&thread, RequestKind::Resume, Some(Duration::ZERO), || Ok(None))?;
-            let Taken::Lease(lease) = resume else { continue };
+            let Arrival::Lease(lease) = resume else { continue };
             if !status.is_terminal() {
                 return Ok((lease, Start::of(input), None));
             }

@@ -99,7 +99,9 @@ impl Engine {
         }
         let committed = self.store.commit(batch)?;
         if !committed.replayed {
-            FirstChangeset::among(committed.parts, &born).into_iter().for_each(|birth| self.publish_first(birth));
+            for birth in FirstChangeset::among(committed.parts, &born) {
+                self.publish_first(birth);
+            }
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use selvedge_model::{
 use selvedge_store::load::load;
 use selvedge_store::{Acquire, Error as StoreError, Summary};
 
-use super::Taken;
+use super::Arrival;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::events::CallerEvents;
@@ -27,7 +27,7 @@ pub(crate) enum Sent {
     /// The thread was free, and runs here.
     Here(LeaseGuard, Start),
     /// It is in the inbox.
-    Left(PendingSend),
+    Queued(PendingSend),
 }
 
 /// A send that was posted to a thread.
@@ -51,8 +51,8 @@ enum SendState {
 impl Engine {
     /// Delivers input to a thread: see [`Engine::deliver`].
     pub(crate) fn deliver_send(&self, thread: &ThreadId, start: Start, wait: Option<Duration>) -> Result<Sent> {
-        let mut left = None;
-        let taken = self.deliver(thread, RequestKind::Send, wait, || {
+        let mut queued = None;
+        let arrival = self.deliver(thread, RequestKind::Send, wait, || {
             let mut input = start.input.clone();
             self.redactor.messages(&mut input.messages);
             if let Some(state) = &mut input.state {
@@ -62,15 +62,15 @@ impl Engine {
             if let Some(asked) = &start.request {
                 posted.id = asked.id.clone();
             }
-            left = Some((posted.id.clone(), Follower::from(self.store.head(thread)?.lines)));
+            queued = Some((posted.id.clone(), Follower::from(self.store.head(thread)?.lines)));
             Ok(Some(posted))
         })?;
-        match (taken, left) {
-            (Taken::Lease(lease), _) => Ok(Sent::Here(lease, start)),
-            (Taken::Left(Some(at)), Some((id, follow))) => {
-                Ok(Sent::Left(PendingSend { id, thread: at.thread, follow }))
+        match (arrival, queued) {
+            (Arrival::Lease(lease), _) => Ok(Sent::Here(lease, start)),
+            (Arrival::Queued(Some(at)), Some((id, follow))) => {
+                Ok(Sent::Queued(PendingSend { id, thread: at.thread, follow }))
             }
-            (Taken::Left(_), _) => Err(StoreError::BadBatch.into()),
+            (Arrival::Queued(_), _) => Err(StoreError::BadBatch.into()),
         }
     }
 
