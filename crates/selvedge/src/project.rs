@@ -282,7 +282,7 @@ impl Project {
         let risk_max = terms.acknowledged.iter().copied().max().unwrap_or_default().max(UNACKNOWLEDGED_MAX);
         let Tools { ready: mut tools, mut notices } = self.tools()?;
         let is_unacknowledged =
-            |spec: &&ToolSpec| spec.risk > risk_max && gate::may_call(terms.capabilities, spec).is_ok();
+            |spec: &&ToolSpec| spec.risk > risk_max && gate::may_call(terms.capabilities, spec, &Value::Null).is_ok();
         notices.extend(tools.iter().map(|tool| tool.spec()).filter(is_unacknowledged).map(|spec| {
             let how = "`permissions: {allow: […], acknowledge: [{risk: dangerous, why: …}]}`";
             format!("tool `{}` is dangerous and not offered: acknowledge it with {how}", spec.name)
