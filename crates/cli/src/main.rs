@@ -59,8 +59,8 @@ use crate::commands::{
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
-use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::commands::{mcp_add, mcp_approve, mcp_check, mcp_list};
+use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::commands::{store_copy, store_status};
 use crate::context::Context;
 use crate::error::Result;

@@ -21,8 +21,7 @@ use futures_util::future::select;
 use selvedge_model::account::Posting;
 use selvedge_model::answer::{Answer, Attempt, Blobs, Session};
 use selvedge_model::blocking::BoxFuture;
-use selvedge_model::event::{HandoffReason, InjectedPlace, SuspendReason, Suspended};
-use selvedge_model::limits::Cost;
+use selvedge_model::event::{HandoffReason, InjectedPlace};
 use selvedge_model::message::Block;
 use selvedge_model::run::{Failure, FailureClass, PromptPart};
 use selvedge_model::{

@@ -6,8 +6,8 @@ use selvedge_log::Head;
 use selvedge_model::account::{Account, AccountStatus, Posting, PostingError, Reservation, ReservationState, post};
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{
-    CallOpened, CallOrigin, Decision, DecisionAction, EffectClass, GraphBirth, ManifestChanged, ResumeMode, SuspendReason,
-    ThreadCreated, ThreadKind,
+    CallOpened, CallOrigin, Decision, DecisionAction, EffectClass, GraphBirth, ManifestChanged, ResumeMode,
+    SuspendReason, ThreadCreated, ThreadKind,
 };
 use selvedge_model::id::ReservationId;
 use selvedge_model::limits::{Cost, Limits};
