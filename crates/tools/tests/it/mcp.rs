@@ -96,7 +96,7 @@ fn behave(mode: &str, id: &Value, arguments: &Value, folder: &str) {
             (0..1600).for_each(|_| _ = out.write_all(&[b'x'; 64 << 10]));
         }
         "dies" | "once" => {
-            eprintln!("out of cheese");
+            _ = writeln!(std::io::stderr(), "out of cheese");
             std::process::exit(3);
         }
         "floods" => {
