@@ -413,6 +413,7 @@ impl Engine {
             self.release_thread(held)?;
         };
         // Every reason to refuse is checked before anything is written: a refused resume has changed nothing.
+        crate::graph::check_resumable(&held.fold)?;
         let limits = held.fund_successor(work, input.raise.as_ref())?;
         let successor = held.resumed(input.messages, limits)?;
         let resumed = Resumed {

@@ -138,7 +138,7 @@ impl Fold {
         for event in events {
             match event {
                 Event::Message(message) => {
-                    self.thread.heard(message);
+                    self.thread.observe_message(message);
                     let run_id = message.run_id.clone().or_else(|| run.cloned());
                     self.conversation.push(Message { run_id, ..message.clone() });
                 }
@@ -156,7 +156,7 @@ impl Fold {
         for line in entry.lines {
             match line.event {
                 Event::Message(mut message) => {
-                    self.thread.heard(&message);
+                    self.thread.observe_message(&message);
                     message.run_id = message.run_id.or_else(|| run.clone());
                     self.conversation.push(message);
                 }

@@ -239,7 +239,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A scanner that continues after `head`, whose bytes have the hash `hash`: the caller vouches for everything before. If the signer
+    /// A scanner that continues after `head`, whose bytes have the hash `hash`: the caller guarantees everything before it. If the signer
     /// changes after `head`, the log must be scanned from its start: the earlier signers are not known here.
     pub fn resuming(thread: &'a ThreadId, trust: &'a Trust, head: Head, hash: RunningHash) -> Self {
         Self {

@@ -149,7 +149,7 @@ fn refuse_existing(target: &Path) -> Result<()> {
     if is_there && fs::read_dir(target).map_err(io_error("read", target))?.next().is_some() {
         return Err(Error::Unusable {
             what: format!("`{}`", target.display()),
-            why: "the folder is not empty, and a backup never overwrites anything".to_owned(),
+            why: "the folder is not empty, and `backup` never overwrites anything".to_owned(),
             hint: Some("name a folder that does not exist yet".to_owned()),
         });
     }

@@ -224,7 +224,7 @@ fn refuse_store(layout: &Layout) -> Result<()> {
     if check_folder(root)? && fs::read_dir(root).map_err(io_error("read", root))?.next().is_some() {
         return Err(Error::Unusable {
             what: format!("`{}`", root.display()),
-            why: "it has threads already, and a backup never overwrites them".to_owned(),
+            why: "it has threads already, and `restore` never overwrites any".to_owned(),
             hint: Some("restore into another folder with `-C`, or move this one away first".to_owned()),
         });
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use selvedge::needs::{self, Need};
 use selvedge_engine::Error;
 use selvedge_engine::ledger;
 use selvedge_engine::ledger::audit::{self, AccountTree, Audit, Branch, Cause, Found, Unavailable};
@@ -18,7 +19,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
-use crate::needs::{self, Need};
+use crate::needs::Shown as _;
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
 use crate::text::{count, incomplete};
 
@@ -40,10 +41,10 @@ use crate::text::{count, incomplete};
 /// has ended too: the difference is credited up the tree.
 ///
 /// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "incomplete_cause" ("not_in_store",
-/// "lost" or null), "spent_here_nanos" (by the signed logs of its threads), "threads":[ID…], "max_nanos" (null:
+/// "lost" or null), "spent_here_nanos" (according to the signed logs of its threads), "threads":[ID…], "max_nanos" (null:
 /// no limit), "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos",
 /// "state", "child", "at_bound" (why a call was charged at its bound: "usage_not_reported", "answer_lost", or "usage_unknown" if the
-/// logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it does not wait),
+/// logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if nothing is needed),
 /// "unknown_calls":[{"thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands":[TEXT…]}] (as of `selvedge
 /// inbox`)}], "verified":{"logs", "verdict" ("holds", "incomplete" or "fails"), "holds" (null if incomplete), "postings" (posted
 /// again), "postings_skipped" (read, but not posted again), "differences":[TEXT…], "unavailable":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Amounts are integers
@@ -249,7 +250,7 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
         // What other logs say of its limit is not known.
         Some(Cause::NotInStore) => {
             let here = spent_here(branch, store);
-            format!("{indent}${here} spent by its threads that are here{held}; what is left of its limit is not known")
+            format!("{indent}${here} spent by its threads in this store{held}; what is left of its limit is unknown")
         }
         Some(Cause::Lost) => {
             let counted = account.spent();
@@ -453,7 +454,7 @@ fn not_corrected(
     let tree = audit::tree(store, thread).unwrap_or_default();
     failure.hint(match tree.accounts.iter().find(is_it) {
         Some(Branch { account, threads, .. }) => format!(
-            "account `{}` has it: `selvedge budget {} --correct {reservation}={amount} --evidence …`",
+            "the reservation is in account `{}`: `selvedge budget {} --correct {reservation}={amount} --evidence …`",
             account.id,
             threads.last().unwrap_or(&account.id)
         ),

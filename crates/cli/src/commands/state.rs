@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             let why = failure.message;
             context
                 .output
-                .say(format!("NOT to be relied on, and shown because `transcript_integrity` is lenient: {why}"));
+                .say(format!("WARNING: not reliable, and shown only because `transcript_integrity` is lenient: {why}"));
             show(args, &*context.open_unchecked()?, mode, context)
         }
         shown => shown,

@@ -24,10 +24,10 @@ use crate::text::{clean, count, grouped, local_day};
 /// in dollars, "spend_unknown" (the part that was charged at a bound), "duration_ms"}], "total"}.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to add up by
+    /// What to group by
     #[arg(long, value_enum, default_value_t = By::Day)]
     by: By,
-    /// Only runs that ended since then: 30m, 12h, 7d, 2w, a day such as 2026-11-18, or a whole time
+    /// Only runs that ended since then: 30m, 12h, 7d, 2w, a day such as 2026-11-18, or a timestamp
     #[arg(long, value_name = "WHEN", value_parser = super::search::parse_since)]
     since: Option<Timestamp>,
     /// Write CSV

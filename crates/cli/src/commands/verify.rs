@@ -42,7 +42,7 @@ const PAGE: usize = 1000;
 /// archive contains the rotations, each signed by both keys. It contains those up to the day it was made: an archive from before a
 /// rotation is verified with an earlier key.
 ///
-/// With --document, verifies one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's or Rye's format. It must be
+/// With --document, verifies one signed file instead: Markdown, YAML, JSON or a script, in the format of Selvedge or of Rye, an earlier system. It must be
 /// signed as the kind and id that follow from its path, or as --kind and --id say, by a key you trust, or by --public-key.
 ///
 /// With --heads, no signature is verified: the store is compared with a list of heads that was kept elsewhere, as by `selvedge heads

@@ -77,8 +77,7 @@ impl Engine {
     }
 
     fn name(&self, thread: &NewThread) -> ThreadId {
-        let name = thread.directive.as_ref().map_or(thread.agent_id.as_str(), |directive| directive.as_str());
-        ThreadId::generate(name, &self.ids.hex12())
+        ThreadId::generate(thread.name(), &self.ids.hex12())
     }
 
     fn create_as(&self, id: &ThreadId, mut thread: NewThread, mut input: Input, key: Option<&CommitKey>) -> Result<()> {

@@ -342,7 +342,7 @@ impl Reader<'_> {
     }
 
     /// How the database differs from the logs about an account.
-    fn differs(&self, branch: &Branch, told: Option<&History>, buried: &[DeletedPostings]) -> Result<Option<Found>> {
+    fn differs(&self, branch: &Branch, logged: Option<&History>, buried: &[DeletedPostings]) -> Result<Option<Found>> {
         let Branch { account, reservations, has_moved, .. } = branch;
         let differs = |why: String| Ok(Some(Found::Database { account: account.id.clone(), why }));
         let counted =
@@ -358,7 +358,7 @@ impl Reader<'_> {
             now if now < read => return counted(now, read),
             _ => {}
         }
-        let Some(told) = told else {
+        let Some(logged) = logged else {
             let Some((missing, _)) = unburied(&account.id, 1, account.version, buried) else { return Ok(None) };
             return differs(format!(
                 "the database has {} postings of it, and no log has posting {missing}",
@@ -366,14 +366,14 @@ impl Reader<'_> {
             ));
         };
         // If an account is not completely known, that was reported already, or is gone.
-        if !told.is_whole {
+        if !logged.is_whole {
             return Ok(None);
         }
-        if told.account.version != account.version {
-            return counted(account.version, told.account.version);
+        if logged.account.version != account.version {
+            return counted(account.version, logged.account.version);
         }
         let reservations = (!has_moved).then_some(reservations.as_slice());
-        match differences(account, reservations, told) {
+        match differences(account, reservations, logged) {
             found if found.is_empty() => Ok(None),
             found => differs(found.join("; ")),
         }

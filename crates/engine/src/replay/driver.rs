@@ -203,10 +203,10 @@ impl Driver {
         self.store.post(request(&self.thread, step))?;
         let lease = self.engine.lease(&self.thread, Acquire::default())?;
         let mut held = self.take(lease)?;
-        let heard = held.drain(Some(&self.work));
+        let drained = held.drain(Some(&self.work));
         held.observer = None;
         self.engine.release_thread(held)?;
-        heard.map(|_| ())
+        drained.map(|_| ())
     }
 
     /// Repeats the stop of a suspended thread.
@@ -295,9 +295,9 @@ impl Driver {
         &self,
         held: Box<HeldThread>,
         start: Start,
-        heard: RunControl,
+        control: RunControl,
     ) -> (Box<HeldThread>, Result<outcome::Outcome>) {
-        let mut running = match Running::begin(held, start, self.work.clone(), heard) {
+        let mut running = match Running::begin(held, start, self.work.clone(), control) {
             Ok(running) => running,
             Err(unbegun) => {
                 let (held, error) = *unbegun;
@@ -318,6 +318,10 @@ impl Driver {
                     }
                 }
                 Step::Wait(Some(_)) => running.live.rested(),
+                Step::Pause(pause) => {
+                    let millis = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+                    self.tape.not_before(running.live.now, millis);
+                }
                 Step::Wait(None) => self.land_next(&mut running, &mut started),
                 Step::Done => return running.over(),
             }
@@ -465,7 +469,9 @@ impl ExternalEvents {
 /// The current agent, with nothing from outside but the record.
 fn offline(mut work: RunConfig, model: Arc<dyn selvedge_model::Model>, tape: &Arc<ReplayCursor>) -> RunConfig {
     work.model = Arc::new(RecordedModel { today: work.model, recorded: model, tape: tape.clone() });
-    for tool in work.tools.iter_mut().chain(&mut Arc::make_mut(&mut work.hooks).tools) {
+    let graph = work.graph.as_mut().map(Arc::make_mut);
+    let of_nodes = graph.map(|graph| graph.tools.iter_mut()).into_iter().flatten();
+    for tool in work.tools.iter_mut().chain(&mut Arc::make_mut(&mut work.hooks).tools).chain(of_nodes) {
         *tool = Arc::new(RecordedTool { spec: tool.spec().clone(), kind: tool.kind(), tape: tape.clone() });
     }
     // Children are not run again: the result of their call is the recorded one.

@@ -74,7 +74,7 @@ impl ArchivedKeys {
     }
 }
 
-/// Verifies an archive with the trusted keys, and those that they vouch for: every signature, every blob. Passes each verified changeset to
+/// Verifies an archive with the trusted keys, and the keys that these signed for: every signature, every blob. Passes each verified changeset to
 /// `each`. Returns the verdict, and all keys that were trusted in the end.
 pub fn verify_archive(
     archive: &mut (impl Read + Seek + Send),
