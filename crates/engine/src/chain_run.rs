@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use selvedge_items::config::Wait;
 use selvedge_model::blocking::on_thread;
-use selvedge_model::event::{Ask, SuspendReason};
+use selvedge_model::event::{Ask, SuspendReason, ThreadKind};
 use selvedge_model::{Cancel, Input, Manifest, Message, Reason, RequestId, Status, Stop, ThreadId, Verdict};
 use selvedge_store::{Acquire, Error as StoreError};
 
@@ -216,7 +216,8 @@ impl Engine {
             }
             return Ok(Admitted::Nothing(Box::new(held.nothing_done())));
         }
-        if input.is_empty() && held.fold.conversation.messages().is_empty() {
+        let is_graph = held.fold.manifest().kind == ThreadKind::Graph;
+        if input.is_empty() && held.fold.conversation.messages().is_empty() && !is_graph {
             let thread = held.thread().clone();
             let status = held.fold.manifest().status;
             let hint = format!("`selvedge send {thread} \"…\"` sends it a message");

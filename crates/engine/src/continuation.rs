@@ -20,6 +20,7 @@ use crate::conversation::OpenCall;
 use crate::derived_ids::IdKind;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
+use crate::graph;
 use crate::held::{FIRST_EPOCH, HeldThread, LeaseGuard, OtherThreads, RunContext};
 use crate::run_config::{ContinuedThread, RunConfig};
 
@@ -77,6 +78,13 @@ impl HeldThread {
         self.with(thread, messages, birth, turns, details)
     }
 
+    /// The successor of a graph whose log is long enough: the state, and where to continue.
+    pub(crate) fn next_segment(&self, inputs: &Fields, running_ms: u64) -> Result<Successor> {
+        let meter = Some(self.fold.meter().carried(running_ms));
+        let birth = NewThread { meter, inputs: inputs.clone(), ..self.successor_birth() };
+        self.with(self.successor_id(), Vec::new(), birth, 0, json!({}))
+    }
+
     fn first_message(&self, work: &RunConfig, room: usize) -> Message {
         let id = MessageId::new(self.derive_id(IdKind::Seed, 0)).ok();
         Message { id, ..first_message(&self.fold, work, room) }
@@ -126,9 +134,7 @@ impl HeldThread {
     }
 
     fn successor_id(&self) -> ThreadId {
-        let manifest = self.fold.manifest();
-        let name = manifest.directive.as_ref().map_or(manifest.agent_id.as_str(), |directive| directive.as_str());
-        ThreadId::generate(name, &self.engine.ids.hex12())
+        ThreadId::generate(self.fold.manifest().name(), &self.engine.ids.hex12())
     }
 
     fn with(
@@ -165,6 +171,7 @@ impl HeldThread {
         let family_root_id = Some(old.family_root().clone());
         NewThread {
             kind: old.kind,
+            graph: graph::continued(&self.fold),
             directive: old.directive,
             parent_id: old.parent_id,
             parent_run_id: old.parent_run_id,

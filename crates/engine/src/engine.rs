@@ -278,8 +278,7 @@ impl Engine {
     }
 
     fn name(&self, thread: &NewThread) -> ThreadId {
-        let name = thread.directive.as_ref().map_or(thread.agent_id.as_str(), |directive| directive.as_str());
-        ThreadId::generate(name, &self.ids.hex12())
+        ThreadId::generate(thread.name(), &self.ids.hex12())
     }
 
     fn create_as(&self, id: &ThreadId, mut thread: NewThread, mut input: Input, key: Option<&CommitKey>) -> Result<()> {
@@ -509,6 +508,7 @@ impl Engine {
             self.release_thread(held)?;
         };
         // Every reason to refuse is checked before anything is written: a refused resume has changed nothing.
+        crate::graph::check_resumable(&held.fold)?;
         let limits = held.fund_successor(work, input.raise.as_ref())?;
         let successor = held.resumed(input.messages, limits)?;
         let resumed = Resumed {

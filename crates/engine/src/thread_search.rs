@@ -47,6 +47,11 @@ pub struct ThreadsFound {
     pub ignored: Vec<String>,
     /// Commits that are not searched, because the index could not be brought up to date.
     pub commits_not_searched: u64,
+    /// Why words alone were searched for, although passages of similar meaning were wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub words_alone: Option<String>,
+    /// Passages that were searched by words alone, because they have no vectors yet.
+    pub passages_without_vectors: u64,
     /// Content that is not searched.
     pub not_searched: NotSearched,
 }
@@ -148,6 +153,8 @@ pub fn search_threads(
             has_more: found.has_more,
             ignored: left_out(&query.expr).into_iter().map(str::to_owned).collect(),
             commits_not_searched: behind,
+            words_alone: None,
+            passages_without_vectors: found.without_vectors,
             not_searched: found.unsearched,
         });
     }

@@ -330,6 +330,7 @@ impl ModelError {
             FailureClass::ModelDeclined
             | FailureClass::OutputLimitReached
             | FailureClass::Hook
+            | FailureClass::Graph
             | FailureClass::Engine => {
                 return None;
             }

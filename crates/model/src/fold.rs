@@ -4,6 +4,8 @@
 //! can't be applied is refused and leaves the fold unchanged. The store applies every changeset to the fold before it signs it, so that no
 //! log contains such an event.
 
+mod graph;
+
 use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,11 @@ use crate::patch::PatchError;
 use crate::run::{Run, RunRecorded};
 use crate::time::Timestamp;
 use crate::token_estimate::TokenEstimate;
+
+pub use graph::{GraphEnd, GraphProgress, GraphStep};
+
+/// What the id of every call of a graph's node begins with.
+pub const NODE_CALL_PREFIX: &str = "node.";
 
 /// The state of one tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -118,6 +125,9 @@ pub struct Thread {
     /// The process that was started to run it at its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
+    /// The progress of its graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<Box<GraphProgress>>,
     #[serde(skip)]
     known: HashSet<MessageId>,
     /// The calls that its messages request.
@@ -211,6 +221,7 @@ impl Thread {
             injected: Vec::new(),
             partial: None,
             process: created.thread.process.clone(),
+            graph: created.thread.graph.as_ref().map(|graph| Box::new(GraphProgress::born(graph, at))),
             known: HashSet::new(),
             asked: HashSet::new(),
             open_from: 0,
@@ -302,10 +313,45 @@ impl Thread {
                     self.doubt_open_calls();
                 }
             }
+            Event::GraphStarted(_)
+            | Event::StepStarted(_)
+            | Event::StepCompleted(_)
+            | Event::GraphCompleted(_)
+            | Event::GraphError(_)
+            | Event::GraphCancelled(_) => {
+                self.manifest.apply(event, at)?;
+                self.graph_event(event, at);
+            }
             Event::Checkpoint(checkpoint) => self.checkpoint(checkpoint, at),
             other => self.manifest.apply(other, at)?,
         }
         Ok(())
+    }
+
+    fn graph_event(&mut self, event: &Event, at: Timestamp) {
+        let Some(graph) = &mut self.graph else { return };
+        match event {
+            Event::GraphStarted(fields) => graph.started(fields, at),
+            Event::StepStarted(fields) => graph.step_started(fields, at),
+            Event::StepCompleted(fields) => {
+                graph.step_completed(fields);
+                self.forget_calls_of_nodes();
+            }
+            Event::GraphCompleted(fields) => graph.ended(fields, "completed"),
+            Event::GraphError(fields) => graph.ended(fields, "error"),
+            Event::GraphCancelled(fields) => graph.ended(fields, "cancelled"),
+            _ => {}
+        }
+    }
+
+    /// A step that ended is never looked at again, and no later step has calls of the same ids.
+    fn forget_calls_of_nodes(&mut self) {
+        let Ok(first) = CallId::new(NODE_CALL_PREFIX) else { return };
+        let of_nodes = self.calls.range(first..).take_while(|(id, _)| id.as_str().starts_with(NODE_CALL_PREFIX));
+        let ids: Vec<CallId> = of_nodes.map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            self.calls.remove(&id);
+        }
     }
 
     /// After a loss of versions: a call without an outcome may have been dispatched in them, whatever the rest of the log says.
@@ -372,6 +418,9 @@ impl Thread {
         call.origin = Some(opened.origin.clone());
         call.number = Some(number);
         self.opened.insert(number, opened.clone());
+        if let (Some(graph), CallOrigin::Node { .. }) = (&mut self.graph, &opened.origin) {
+            graph.call_opened();
+        }
         Ok(())
     }
 
@@ -385,8 +434,12 @@ impl Thread {
             failure: outcome.failure.clone(),
             blob: outcome.blob,
         });
+        let is_of_node = matches!(call.origin, Some(CallOrigin::Node { .. }));
         if let Some(number) = call.number.take() {
             self.opened.remove(&number);
+            if let (Some(graph), true) = (&mut self.graph, is_of_node) {
+                graph.call_closed();
+            }
         }
     }
 

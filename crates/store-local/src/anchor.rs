@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::{OptionalExtension, params};
 use selvedge_model::account::AccountId;
+use selvedge_store::seal::SealedRow;
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, lock};
@@ -25,7 +26,7 @@ use crate::db::Db;
 use crate::inbox;
 use crate::rows::{self, bad_row, signed, unsigned};
 use crate::schema::{REBUILD, database};
-use crate::sealed::{Indexed, unsealed};
+use crate::sealed::{self, unsealed};
 
 /// The number of buckets of each table. The schema computes the same buckets.
 pub(crate) const BUCKETS: u64 = 32;
@@ -119,9 +120,7 @@ impl Anchor {
         let Some((epoch, bytes, mark)) = found.optional().map_err(database)? else {
             return Ok(Self { epoch: 0, sums: [0; SUMS] });
         };
-        let at = epoch.to_be_bytes();
-        let fields: [&[u8]; 2] = [&at, &bytes];
-        if !(Indexed { table: "anchor", fields: &fields }).is_marked(db, mark) {
+        if !sealed::is_marked(db, &SealedRow::Anchor { epoch, sums: &bytes }, mark) {
             return Err(unsealed(db, "the anchor of `registry.db`".to_owned()));
         }
         let mut sums = [0; SUMS];
@@ -137,10 +136,8 @@ impl Anchor {
 
     fn write(&self, db: &Db) -> Result<()> {
         let epoch = signed(self.epoch);
-        let at = epoch.to_be_bytes();
         let bytes = self.sums.map(u64::to_be_bytes).concat();
-        let fields: [&[u8]; 2] = [&at, &bytes];
-        let mark = Indexed { table: "anchor", fields: &fields }.mark(db);
+        let mark = sealed::mark(db, &SealedRow::Anchor { epoch, sums: &bytes });
         let sql = "INSERT INTO anchor (id, epoch, sums, mark) VALUES (1, ?, ?, ?) \
                    ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, sums = excluded.sums, mark = excluded.mark";
         rows::execute(db, sql, params![epoch, bytes, mark.bytes()])?;

@@ -27,9 +27,9 @@ use crate::index::{self, AddedRows, RowUpdate};
 use crate::leading_events::LeadingEvents;
 use crate::redo;
 use crate::rows::{self, Row};
-use crate::saved_state;
 use crate::sealed::Mark;
 use crate::view::{LocalView, ReadSource};
+use selvedge_store::saved_state;
 
 /// What each attempt to commit a batch reads. A batch that lost to other processes three times is prepared under `commit.lock`, where no
 /// other process can commit; if that keeps failing, a file is being damaged faster than it is repaired.
@@ -227,6 +227,7 @@ impl Core {
         match self.outcome(key)? {
             Some((request, _)) if request != request_hash(batch) => Err(Error::KeyReused(key.clone())),
             Some((_, mut committed)) => {
+                self.refuse_lost(&committed)?;
                 // An answer that was restored from the logs has lost the order of its parts; the request still has it.
                 let place = |(thread, _): &(ThreadId, u64)| batch.parts.iter().position(|part| part.thread == *thread);
                 committed.versions.sort_by_key(place);
@@ -234,6 +235,18 @@ impl Core {
             }
             None => Ok(None),
         }
+    }
+
+    /// Refuses the answer to an earlier commit of which a version is lost: nothing of it would be there, and nothing would be added.
+    fn refuse_lost(&self, committed: &Committed) -> Result<()> {
+        for (thread, version) in &committed.versions {
+            let Some(row) = self.read(|connection| rows::find(connection, thread))? else { continue };
+            // Until the loss is signed, the head is still before it.
+            if *version > row.head.version || row.manifest.lost.iter().any(|lost| lost.contains(*version)) {
+                return Err(Error::VersionLost { thread: thread.clone(), version: *version });
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn outcome(&self, key: &CommitKey) -> Result<Option<(selvedge_model::Digest, Committed)>> {
@@ -363,8 +376,10 @@ impl Core {
             written.numbers.push(self.write_part(connection, newest, part, (row, manifest.as_deref()), seen)?);
         }
         for (id, account) in &prepared.accounts {
-            // The seal of the new row must not cover a row that fails its own seal.
-            rows::accounts(connection, "thread_id = ?", id.as_str())?;
+            // The seal of the new row must not cover rows that fail their own seal, or that no account sealed.
+            if rows::accounts(connection, "thread_id = ?", id.as_str())?.is_empty() {
+                rows::refuse_stray_reservations(connection, id)?;
+            }
             for (name, reservation) in &account.reservations {
                 rows::put_reservation(connection, id, name, reservation.as_ref())?;
             }

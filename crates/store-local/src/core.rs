@@ -23,6 +23,7 @@ use crate::db::{Db, Sealer};
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::handles::Handles;
 use crate::layout::Layout;
+use crate::logged::LoggedMessages;
 use crate::problems::Problems;
 use crate::redo::{self, Spares};
 use crate::schema::{self, ConnectionMode, database};
@@ -70,6 +71,8 @@ pub(crate) struct Core {
     pub(crate) accounts: Mutex<HashMap<AccountId, u64>>,
     /// What this process knows about the anchor.
     pub(crate) anchor: AnchorCache,
+    /// The messages of the log that was read last to confirm that one was sent twice.
+    pub(crate) logged: Mutex<Option<LoggedMessages>>,
     /// Problems that were found and repaired, until the caller takes them.
     pub(crate) problems: Problems,
 }

@@ -19,9 +19,10 @@ use crate::core::{Core, Durability, io_error, lock};
 use crate::db::Db;
 use crate::feed::FeedEnd;
 use crate::layout::check_folder;
-use crate::replay::{LogRecords, Replay, ReplayTarget, Replayed, read_log};
+use crate::replay::{Replay, ReplayTarget, Replayed, read_log};
 use crate::{ledger, manifest, rows};
 use selvedge_store::archive::Accounts;
+use selvedge_store::derived::LogRecords;
 
 /// What a log must satisfy to be indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

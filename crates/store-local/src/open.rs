@@ -191,6 +191,7 @@ impl LocalStore {
             watch: crate::watch::Watch::default(),
             accounts: Mutex::default(),
             anchor: AnchorCache::default(),
+            logged: Mutex::default(),
             problems: Problems::default(),
         };
         let mut store =

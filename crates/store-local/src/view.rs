@@ -24,7 +24,7 @@ use crate::leading_events;
 use crate::overlay::Overlay;
 use crate::redo;
 use crate::rows::{self, Row};
-use crate::saved_state;
+use selvedge_store::saved_state;
 
 /// What an attempt to prepare a batch reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,11 @@ impl View for LocalView<'_> {
             return Ok(None);
         }
         let Some(seen) = self.look(thread)? else { return Ok(None) };
-        self.core.read(|connection| rows::message(connection, &seen.row, message))
+        let found = self.core.read(|connection| rows::message(connection, &seen.row, message))?;
+        if found.is_some() {
+            self.core.check_message(thread, &seen.row, message)?;
+        }
+        Ok(found)
     }
 
     fn run(&self, thread: &ThreadId, run: &RunId) -> Result<Option<Run>> {
@@ -158,11 +162,18 @@ impl View for LocalView<'_> {
     }
 
     fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
-        self.core.read(|connection| rows::reservations(connection, account))
+        self.core.read(|connection| {
+            // What a batch is prepared from is of one moment, and sealed.
+            rows::accounts(connection, "thread_id = ?", account.as_str())?;
+            rows::reservations(connection, account)
+        })
     }
 
     fn reservation(&self, account: &AccountId, reservation: &ReservationId) -> Result<Option<Reservation>> {
-        self.core.read(|connection| rows::reservation(connection, account, reservation))
+        self.core.read(|connection| {
+            rows::accounts(connection, "thread_id = ?", account.as_str())?;
+            rows::reservation(connection, account, reservation)
+        })
     }
 }
 

@@ -61,6 +61,10 @@ pub fn load_as(
         Some(up_to) if up_to > head.version => {
             Err(Error::NoVersion { thread: thread.clone(), version: up_to, latest: head.version })
         }
+        // Only versions that are lost are left out of a log.
+        Some(up_to) if loaded.version.is_some_and(|version| version < up_to) => {
+            Err(Error::VersionLost { thread: thread.clone(), version: up_to })
+        }
         _ => Ok((Loaded { thread: loaded, head }, finding)),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use selvedge::needs::{self, Need};
 use selvedge_engine::Error;
 use selvedge_engine::ledger;
 use selvedge_engine::ledger::audit::{self, AccountTree, Audit, Branch, Cause, Found, Unavailable};
@@ -18,7 +19,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
-use crate::needs::{self, Need};
+use crate::needs::Shown as _;
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
 use crate::text::{count, incomplete};
 

@@ -39,7 +39,8 @@ use crate::text::{clean, count, one_line};
 /// limit that was given on the command line is not part of the directive: give it again with --limit.
 ///
 /// Prompts are not recorded, so a changed prompt is not a difference. Notices report what is known: a first message that would differ
-/// today, and tools whose definitions differ from `capabilities.md`.
+/// today, what in the system prompt changed since the last run (agent, directive, task, each entry of knowledge, by their digests), entries of
+/// knowledge that hooks brought and that changed since, and tools whose definitions differ from `capabilities.md`.
 ///
 /// With --from, nothing up to that version is compared. If the run that is active there diverges earlier, the rest of that run is
 /// taken from the record, with a notice, and the later runs are compared. If nothing is left to compare, that is an error with exit
@@ -49,8 +50,8 @@ use crate::text::{clean, count, one_line};
 /// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what",
 /// "recorded", "now"}]}. "identical" means that no difference was found: check "compared", which may be 0. "from_record" is how many
 /// changesets were taken from the record. "ended_at" is the version after which nothing could be compared. "prompt" lists what
-/// differs today outside of the record: "first message", "directive", "capabilities", "acknowledged", "limits" or a tool. Exits with
-/// 1 if there is a difference.
+/// differs today outside of the record: "first message", a part of the system prompt, "directive", "capabilities", "acknowledged",
+/// "limits", an entry of knowledge that a hook brought, or a tool. Exits with 1 if there is a difference.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The thread: any unique prefix of its id or of its hex suffix
@@ -94,7 +95,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let mut born = load(&*store, &thread, store.trust(), Some(0))?.thread.manifest;
     let today = current_directive::today(&*store, &project, &born);
     let work = run_config(&engine, &project, &store, &born)?;
-    let changes = prompt::differences(&*store, today.as_ref(), &born, &work, &redactor, &recording);
+    let changes = prompt::differences(&*store, &project.library, today.as_ref(), &born, &work, &redactor, &recording);
     if args.current_directive {
         current_directive::instead(today, &mut born, &mut recording)?;
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use selvedge::Outcome;
+use selvedge::needs::{self, Need};
 use selvedge_engine::ledger::audit::{self, Cause};
 use selvedge_engine::outcome::of_thread;
 use selvedge_engine::thread_state::ThreadState;
@@ -17,7 +18,6 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::error::Result;
 use crate::imported;
-use crate::needs::{self, Need};
 use crate::output::{BOLD, Output, paint};
 use crate::text::{clean, count, grouped, incomplete, key, local, spent};
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use selvedge::needs::{self, Need};
 use selvedge_engine::chain::{Link, Tree, get_tree};
 use selvedge_engine::ledger::audit::{self, Cause};
 use selvedge_engine::thread_state::ThreadState;
@@ -12,7 +13,7 @@ use serde_json::Value;
 use crate::commands::wait::painted_state;
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::needs::{self, Need};
+use crate::needs::Shown as _;
 use crate::output::{BOLD, DIM, WARN, paint};
 use crate::text::{count, spent};
 

@@ -85,11 +85,21 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
                 }
             }
         }
+        // When exactly the clock was read is not on record.
+        Event::StepStarted(fields)
+        | Event::StepCompleted(fields)
+        | Event::GraphCompleted(fields)
+        | Event::GraphError(fields)
+        | Event::GraphCancelled(fields) => {
+            fields.remove("elapsed_s");
+            fields.remove("not_before");
+        }
         Event::Decision(decision) => decision.action_hash = None,
         Event::RunStarted(run) | Event::RunFinished(run) => {
             // Prompts are not compared.
             run.meta.config = None;
             run.meta.system = None;
+            run.meta.prompt.clear();
             if let Some(cost) = &mut run.meta.cost {
                 without_unknown(cost);
             }

@@ -318,6 +318,10 @@ impl Driver {
                     }
                 }
                 Step::Wait(Some(_)) => running.live.rested(),
+                Step::Pause(pause) => {
+                    let millis = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+                    self.tape.not_before(running.live.now, millis);
+                }
                 Step::Wait(None) => self.land_next(&mut running, &mut started),
                 Step::Done => return running.over(),
             }
@@ -465,7 +469,9 @@ impl ExternalEvents {
 /// The current agent, with nothing from outside but the record.
 fn offline(mut work: RunConfig, model: Arc<dyn selvedge_model::Model>, tape: &Arc<ReplayCursor>) -> RunConfig {
     work.model = Arc::new(RecordedModel { today: work.model, recorded: model, tape: tape.clone() });
-    for tool in work.tools.iter_mut().chain(&mut Arc::make_mut(&mut work.hooks).tools) {
+    let graph = work.graph.as_mut().map(Arc::make_mut);
+    let of_nodes = graph.map(|graph| graph.tools.iter_mut()).into_iter().flatten();
+    for tool in work.tools.iter_mut().chain(&mut Arc::make_mut(&mut work.hooks).tools).chain(of_nodes) {
         *tool = Arc::new(RecordedTool { spec: tool.spec().clone(), kind: tool.kind(), tape: tape.clone() });
     }
     // Children are not run again: the result of their call is the recorded one.

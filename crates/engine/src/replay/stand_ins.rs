@@ -22,6 +22,7 @@ use super::cursor::{CallRecord, ReplayCursor};
 use super::recording::RecordedChangeset;
 use crate::approval::{with_change, with_redefinition};
 use crate::decide::hooks::{failed_attempt, original};
+use crate::graph::PATCH_SOURCE as GRAPH_SOURCE;
 use crate::run_config::RunConfig;
 use crate::spawn::{Children, NewChild, Refused};
 
@@ -271,8 +272,8 @@ fn patches(step: &RecordedChangeset, call: &CallId) -> Vec<Patch> {
     let mut waiting = Vec::new();
     for event in &step.events {
         let Event::Patch(patch) = event else { continue };
-        // The engine makes its own cleanup again.
-        if patch.source.as_deref() != Some(CALL_CLEANUP_SOURCE) {
+        // The engine makes its own cleanup again, and a graph its assignments.
+        if !matches!(patch.source.as_deref(), Some(CALL_CLEANUP_SOURCE | GRAPH_SOURCE)) {
             waiting.push(patch.clone());
         }
         match named(patch) {

@@ -215,7 +215,7 @@ fn a_failure_is_kept_until_an_attempt_succeeds_and_positions_of_another_feed_are
     let store = test_store.open();
     create(&store, "one", "scribe");
     run(&store, "one", "r1", "natural");
-    let failure = Some(EffectFailure { at: store.core.clock.now(), why: "a disk".to_owned() });
+    let failure = Some(EffectFailure { at: store.core.clock.now(), why: "a disk".to_owned(), stopped: false });
     store.set_effect_state(Effect::Usage, &EffectState { failure, ..EffectState::default() }).unwrap();
     assert_eq!(store.effect_failures().unwrap()[0].0, Effect::Usage);
     record(&store);
@@ -268,7 +268,6 @@ fn embeddings_are_stored_once_and_leave_with_their_thread_and_their_model() {
     };
     let all =
         [embedding("kept", 1, "a"), embedding("gone", 1, "a"), embedding("missing", 1, "a"), embedding("kept", 1, "a")];
-    store.put_embeddings(&agent, &all).unwrap();
     store.put_embeddings(&agent, &all).unwrap();
     assert_eq!(lines("a"), [("kept".to_owned(), 1), ("gone".to_owned(), 1)]);
     store.delete(&thread("gone")).unwrap();

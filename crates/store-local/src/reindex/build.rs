@@ -11,6 +11,8 @@ use selvedge_log::{line, lines};
 use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{AccountId, Record};
 use selvedge_model::{Digest, Manifest, ThreadId, Timestamp};
+use selvedge_store::account_records::{Children, Continuity};
+use selvedge_store::derived::{DerivedVersion, LogRecords};
 use selvedge_store::error::describe;
 use selvedge_store::manifest::ParsedManifest;
 use selvedge_store::{Error, Result};
@@ -26,10 +28,10 @@ use crate::disk::OpenMode;
 use crate::feed;
 use crate::inbox;
 use crate::layout::{Layout, check_folder, is_reserved, is_there, listed};
-use crate::ledger::{self, Children, Continuity};
+use crate::ledger;
 use crate::manifest;
 use crate::overlay::Overlay;
-use crate::replay::{LogRecords, Replay, ReplayTarget, Replayed, ReplayedVersion, read_log};
+use crate::replay::{Replay, ReplayTarget, Replayed, read_log};
 use crate::rows::{self, Row, bad_row, signed};
 use crate::schema::{self, ConnectionMode, database};
 
@@ -301,7 +303,7 @@ impl Builder<'_> {
             let sql = "INSERT INTO temp.memories (thread_id, version, by_thread) VALUES (?, ?, ?)";
             rows::execute(self.new, sql, params![other.as_str(), signed(*version), thread.as_str()])?;
         }
-        for ReplayedVersion { version, at, lines } in &gathered.versions {
+        for DerivedVersion { version, at, lines } in &gathered.versions {
             let sql = "INSERT INTO temp.arrivals (thread, version, at, line, counts) VALUES (?, ?, ?, ?, ?)";
             let line = signed(lines.start);
             let counts = feed::packed(lines);

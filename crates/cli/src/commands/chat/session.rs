@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use selvedge::project::Conversation;
+use selvedge::needs::limit_of;
+use selvedge::project::{Conversation, first_title};
 use selvedge::{Input, Outcome, RunConfig};
 use selvedge_engine::EventHandler;
 use selvedge_model::event::SuspendReason;
@@ -17,14 +18,10 @@ use super::lines::Lines;
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::hints;
-use crate::needs::limit_of;
 use crate::output::{DIM, paint};
 use crate::running::{Running, tell_outcome, used};
 use crate::screen::Screen;
-use crate::text::{clean, one_line};
-
-/// How much of the first message is the title of its thread.
-const TITLE_WIDTH: usize = 60;
+use crate::text::clean;
 
 /// What became of a line.
 pub(crate) enum Turn {
@@ -173,7 +170,7 @@ impl<'a> Session<'a> {
     /// Creates the thread with its first message, and runs it.
     fn begin(&mut self, text: String) -> Result<Outcome> {
         let Conversation { mut thread, run_config, .. } = self.conversation()?;
-        thread.title = Some(one_line(&text, TITLE_WIDTH));
+        thread.title = Some(first_title(&text));
         let engine = &self.running.engine;
         let thread =
             engine.create(thread, vec![Message::text(Role::User, text)]).map_err(|error| Failure::of(&error))?;

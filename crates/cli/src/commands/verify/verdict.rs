@@ -401,7 +401,9 @@ impl JudgedLog {
         if words.is_empty() {
             self.proven()
         } else {
-            format!("{}, without {}, which are lost", self.proven(), words.join(" and "))
+            let is_one = matches!(self.verdict.lost.as_slice(), [one] if one.from_version == one.to_version);
+            let verb = if is_one { "is" } else { "are" };
+            format!("{}, without {}, which {verb} lost", self.proven(), words.join(" and "))
         }
     }
 

@@ -4,7 +4,7 @@
 use super::*;
 
 /// The tables of the index that this program creates; the tables of a full-text table begin with its name.
-const TABLES: [&str; 4] = ["documents", "meta", "threads", "vectors"];
+const TABLES: [&str; 5] = ["documents", "meta", "threads", "unembedded", "vectors"];
 const FULL_TEXT: [&str; 2] = ["trigrams", "words"];
 
 struct Searched {
