@@ -71,7 +71,7 @@ const TABLE: [Layer; 18] = [
 const MAY_IMPORT_STORE_LOCAL: [&str; 7] = [STORE_LOCAL, FACADE, CLI, TESTKIT, BENCH, FUZZ, "xtask"];
 
 /// Third-party crates that only these of ours may import.
-const ONLY: [(&str, &[&str]); 1] = [("rusqlite", &[STORE_LOCAL])];
+const ONLY: [(&str, &[&str]); 2] = [("rusqlite", &[STORE_LOCAL]), ("tokio-postgres", &[STORE_POSTGRES])];
 
 /// Third-party crates that one of ours may not import.
 const NEVER: [(&str, &[&str]); 1] = [(ENGINE, &["axum", "reqwest", "rusqlite", "tokio-postgres"])];

@@ -1,6 +1,6 @@
 //! The entry point for developers: `cargo xtask VERB`.
 //!
-//! In reading order: [`step`] runs one command and times it; [`python`] installs what a test needs; [`mod@test`], [`mod@bench`], [`crash`],
+//! In reading order: [`step`] runs one command and times it; [`python`] and [`postgres`] install what a test needs; [`mod@test`], [`mod@bench`], [`crash`],
 //! [`fuzz`], [`load`] and [`layers`] are the verbs. This program is compiled before anything else, so it has as few dependencies as possible.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it prints to the terminal")]
 
@@ -10,6 +10,8 @@ mod faults;
 mod fuzz;
 mod layers;
 mod load;
+mod node;
+mod postgres;
 mod python;
 mod step;
 mod test;

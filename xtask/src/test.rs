@@ -3,8 +3,8 @@
 //! Every step has the same packages, targets and features, so that each crate is checked once, compiled once, and linked into the tests
 //! once. With a filter only the tests are run, as between two edits.
 
-use crate::python;
 use crate::step::{Failure, Steps, cargo, has};
+use crate::{node, postgres, python};
 
 pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
     let mut steps = Steps::default();
@@ -50,9 +50,13 @@ fn tests(steps: &mut Steps, filter: &[String]) -> Result<(), Failure> {
             command.env(server.variable, program);
         }
     }
+    if let Some(program) = node::find(steps, filter) {
+        command.env(node::VARIABLE, program);
+    }
     if runner[0] == "test" {
         command.arg("--");
     }
+    postgres::find(steps, filter)?;
     steps.run("tests", command.args(filter))
 }
 

@@ -19,7 +19,9 @@ use crate::commands::{
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, sandbox_check, tool_new, transcript};
 use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{mcp_add, mcp_approve, mcp_check, mcp_list};
 use crate::commands::{serve, token_list, token_new, token_revoke};
+use crate::commands::{store_copy, store_status};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
 use crate::output::Output;
@@ -40,7 +42,7 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found or ambiguous, 4 not allowed, 5 
 7 needs a decision, 8 limit or budget, 130 interrupted.
 
 Environment: SELVEDGE_DIR (as -C), SELVEDGE_HOME (your Selvedge home, with keys and configuration; default: selvedge below \
-XDG_CONFIG_HOME or ~/.config), SELVEDGE_JSON (as --json), NO_COLOR.";
+XDG_CONFIG_HOME or ~/.config), SELVEDGE_JSON (as --json), SELVEDGE_STORE (as --store), PGPASSWORD (the password of that store), NO_COLOR.";
 
 /// Run AI agents as durable threads on signed logs.
 #[derive(Debug, Parser)]
@@ -62,6 +64,17 @@ pub(crate) struct Global {
     /// Run as if started in DIR
     #[arg(short = 'C', value_name = "DIR", global = true, env = "SELVEDGE_DIR", hide_env = true)]
     pub(crate) folder: Option<PathBuf>,
+    /// Keep threads on PostgreSQL, at postgres://USER@HOST/DATABASE
+    #[cfg(feature = "postgres")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        global = true,
+        env = "SELVEDGE_STORE",
+        hide_env = true,
+        hide_env_values = true
+    )]
+    pub(crate) store: Option<String>,
     /// Disable colours; NO_COLOR does the same
     #[arg(long, global = true)]
     pub(crate) no_color: bool,
@@ -117,6 +130,9 @@ pub(crate) enum Command {
     /// Create and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
+    /// Declare, list, check and approve MCP servers
+    #[command(subcommand)]
+    Mcp(McpCommand),
     /// Show what sandboxes enforce here
     #[command(subcommand)]
     Sandbox(SandboxCommand),
@@ -151,6 +167,9 @@ pub(crate) enum Command {
     /// Export the ends of all logs, and detect a rollback
     #[command(subcommand)]
     Heads(HeadsCommand),
+    /// Copy a store to another one, and show who works on it
+    #[command(subcommand)]
+    Store(StoreCommand),
     Erase(erase::Args),
     Prune(prune::Args),
     Sign(sign::Args),
@@ -209,6 +228,15 @@ pub(crate) enum ToolCommand {
     List(tool_list::Args),
 }
 
+/// The commands on MCP servers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum McpCommand {
+    Add(mcp_add::Args),
+    List(mcp_list::Args),
+    Check(mcp_check::Args),
+    Approve(mcp_approve::Args),
+}
+
 /// The commands on sandboxes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SandboxCommand {
@@ -264,6 +292,12 @@ pub(crate) enum HeadsCommand {
     Verify(heads::Verify),
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    Copy(store_copy::Args),
+    Status(store_status::Args),
+}
+
 /// The commands on keys.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
@@ -304,7 +338,14 @@ fn report(error: &clap::Error) -> ExitCode {
 
 /// Reports a failure that occurs before the command line is parsed.
 pub(crate) fn refuse(failure: &Failure) -> ExitCode {
-    let global = Global { json: wants_json(), folder: None, no_color: is_typed("--no-color"), quiet: false };
+    let global = Global {
+        json: wants_json(),
+        folder: None,
+        #[cfg(feature = "postgres")]
+        store: None,
+        no_color: is_typed("--no-color"),
+        quiet: false,
+    };
     Output::new(&global).error(failure);
     failure.exit.into()
 }

@@ -37,10 +37,14 @@ pub(crate) struct Context<'a> {
     pub(crate) output: &'a Output,
     /// The folder where the command was started, or that `-C` names.
     pub(crate) folder: PathBuf,
+    /// The address of a store that is not in the project's folder.
+    address: Option<String>,
     /// The bytes of stdin: it can be read only once, and a command may be run again.
     stdin: OnceCell<Vec<u8>>,
     /// What the stores that were opened find amiss, and what of that was said.
     problems: RefCell<(Vec<Problems>, BTreeSet<String>)>,
+    #[cfg(feature = "postgres")]
+    server_problems: RefCell<Vec<selvedge_store_postgres::Problems>>,
 }
 
 impl<'a> Context<'a> {
@@ -51,7 +55,18 @@ impl<'a> Context<'a> {
         if !folder.is_dir() {
             return Err(Failure::usage(format!("`{}` is not a folder", asked.display())));
         }
-        Ok(Self { output, folder, stdin: OnceCell::new(), problems: RefCell::default() })
+        Ok(Self {
+            output,
+            folder,
+            #[cfg(feature = "postgres")]
+            address: global.store.clone().filter(|address| !address.is_empty()),
+            #[cfg(not(feature = "postgres"))]
+            address: None,
+            stdin: OnceCell::new(),
+            problems: RefCell::default(),
+            #[cfg(feature = "postgres")]
+            server_problems: RefCell::default(),
+        })
     }
 
     /// The bytes of stdin, at most this many; the same on each call.
@@ -82,8 +97,18 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// The address of the store, if it is not in the project's folder.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.address.as_deref()
+    }
+
     /// The project around the folder, if there is one.
     pub(crate) fn find_project(&self) -> Option<PathBuf> {
+        if self.address.is_some() {
+            // Its threads are elsewhere: the nearest folder with anything of ours, else this one.
+            let holds_items = |folder: &&Path| folder.join(".ai").is_dir();
+            return Some(self.folder.ancestors().find(holds_items).unwrap_or(&self.folder).to_owned());
+        }
         // Even a dangling link counts: opening it reports the problem.
         let holds_threads = |folder: &&Path| threads_folder(folder).symlink_metadata().is_ok();
         self.folder.ancestors().find(holds_threads).map(Path::to_owned)
@@ -99,11 +124,22 @@ impl<'a> Context<'a> {
 
     /// Opens the store of the project around the folder, and reports what a crash had left there.
     pub(crate) fn open(&self, access: Access) -> Result<Arc<dyn Backend>> {
+        #[cfg(feature = "postgres")]
+        if let Some(address) = &self.address {
+            let user = User::find()?;
+            user.check_apart_from(&self.project()?)?;
+            let signer = match access {
+                Access::ReadWrite => Some(user.signer()?),
+                Access::ReadOnly => user.signer().ok(),
+            };
+            return self.open_server(address, signer, user.trust()?);
+        }
         Ok(Arc::new(self.open_local(access)?))
     }
 
     /// The same for commands on the files of a local store.
     pub(crate) fn open_local(&self, access: Access) -> Result<LocalStore> {
+        self.refuse_server()?;
         let project = self.project()?;
         let user = User::find()?;
         user.check_apart_from(&project)?;
@@ -122,6 +158,10 @@ impl<'a> Context<'a> {
 
     /// Opens the store of the project around the folder read-only, without checking the seals of its rows.
     pub(crate) fn open_unchecked(&self) -> Result<Arc<dyn Backend>> {
+        #[cfg(feature = "postgres")]
+        if let Some(address) = &self.address {
+            return self.open_server(address, None, User::find()?.trust()?);
+        }
         let options = self.options_to_look(self.project()?, User::find()?.trust()?);
         Ok(Arc::new(LocalStore::open(options)?))
     }
@@ -129,11 +169,15 @@ impl<'a> Context<'a> {
     /// Opens the store of the project around the folder read-only, with the signing key, if there is one, for copies that are
     /// written elsewhere.
     pub(crate) fn open_to_copy(&self) -> Result<Arc<dyn Backend>> {
+        if self.address.is_some() {
+            return self.open(Access::ReadOnly);
+        }
         Ok(Arc::new(self.open_local_to_copy()?))
     }
 
     /// The same for commands that copy the files of a local store.
     pub(crate) fn open_local_to_copy(&self) -> Result<LocalStore> {
+        self.refuse_server()?;
         let project = self.project()?;
         let user = User::find()?;
         user.check_apart_from(&project)?;
@@ -146,11 +190,49 @@ impl<'a> Context<'a> {
     /// Says what the stores that were opened have found amiss, each finding once. Every command ends with it.
     pub(crate) fn tell_problems(&self) {
         let (stores, said) = &mut *self.problems.borrow_mut();
-        for found in stores.iter().flat_map(Problems::take) {
+        let found = stores.iter().flat_map(Problems::take);
+        #[cfg(feature = "postgres")]
+        let servers = self.server_problems.borrow();
+        #[cfg(feature = "postgres")]
+        let found = found.chain(servers.iter().flat_map(selvedge_store_postgres::Problems::take));
+        for found in found {
             if said.insert(found.clone()) {
                 self.output.say(clean(&found));
             }
         }
+    }
+
+    /// Opens a store on a server.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn open_server(
+        &self,
+        address: &str,
+        signer: Option<selvedge_log::Signer>,
+        trust: Trust,
+    ) -> Result<Arc<dyn Backend>> {
+        let store = selvedge_store_postgres::PostgresStore::open(selvedge_store_postgres::Options {
+            address: address.to_owned(),
+            password: env::var("PGPASSWORD").ok(),
+            signer,
+            trust,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            lease: selvedge_store_postgres::LEASE,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        })?;
+        self.server_problems.borrow_mut().push(store.problems());
+        Ok(Arc::new(store))
+    }
+
+    /// Refuses a command on the files of a local store if the store is on a server.
+    pub(crate) fn refuse_server(&self) -> Result<()> {
+        if self.address.is_none() {
+            return Ok(());
+        }
+        let message = "this command works on the files of a local store, and this store is on a server";
+        Err(Failure::new(Exit::NotAllowed, "store_unusable", message).hint(
+            "back up and restore the database with the tools of PostgreSQL; `selvedge verify` checks every log there",
+        ))
     }
 
     /// Opens the store of a project read-only, with these keys, without notices.

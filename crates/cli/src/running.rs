@@ -18,6 +18,7 @@ use selvedge::model::scope::Scopes;
 use selvedge::model::{Cancel, Classify, Manifest, Run, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::pages::PageFollower;
+use selvedge::project::mcp::servers;
 use selvedge::project::{Models, Program, Project, RuleSource, capabilities, prompt_changed_since};
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
@@ -334,9 +335,12 @@ pub(crate) fn launcher(context: &Context<'_>, project: &Arc<Project>) -> Result<
     let program = std::env::current_exe().map_err(|error| Failure::io("find", Path::new("selvedge"), &error))?;
     let folder = context.project()?;
     let project = project.clone();
+    let address = context.address().map(str::to_owned);
     Ok(Arc::new(move |thread: &ThreadId| {
         let arguments = ["-C", &folder.to_string_lossy(), "--quiet", "resume", thread.as_str()].map(str::to_owned);
-        let environment = project.environment.clone();
+        let mut environment = project.environment.clone();
+        // Not among the arguments, which other users of the machine see.
+        environment.extend(address.iter().map(|address| ("SELVEDGE_STORE".to_owned(), address.clone())));
         match Detached::start(&program, &arguments, environment, &folder) {
             Ok(detached) => Ok(Box::new(detached)),
             Err(error) => Err(error.to_string()),
@@ -364,7 +368,9 @@ pub(crate) fn project_of(config: Config, context: &Context<'_>) -> Result<Projec
     };
     let environment = environment();
     let models = Models::configured(&config.models, &environment);
-    Ok(Project { library, folder, environment, config, models, program: Program::default(), sandbox: sandbox() })
+    let sandbox = sandbox();
+    let mcp = servers(&folder, &environment, sandbox.as_ref());
+    Ok(Project { library, folder, environment, config, models, program: Program::default(), sandbox, mcp })
 }
 
 pub(crate) fn environment() -> BTreeMap<String, String> {

@@ -188,6 +188,24 @@ pub fn list_active(store: &dyn Store, trust: &Trust, processes: &dyn Processes) 
     Ok(ActiveThreads { success: true, count: active_threads.len(), active_threads })
 }
 
+/// What `of` makes of all threads that a filter finds, page by page, newest first.
+pub(crate) fn listed<T>(
+    store: &dyn Store,
+    filter: &Filter,
+    of: impl Fn(Summary) -> Option<T>,
+) -> selvedge_store::Result<Vec<T>> {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.list(filter, after, PAGE)?;
+        found.extend(page.items.into_iter().filter_map(&of));
+        after = page.next;
+        if after.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
 /// A text of at most this many characters.
 pub(crate) fn shortened(mut text: String, chars_max: usize) -> String {
     if let Some((at, _)) = text.char_indices().nth(chars_max) {

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use crate::error::Result;
 use crate::facade::{Defaults, OpenStore, Selvedge};
-use crate::home::{Home, open_store};
+use crate::home::{Home, Server, open_store};
 use crate::job::Limit;
 use crate::project::models::{PricedModel, Provider, SCRIPTED};
 use crate::project::{DEFAULT_AGENT, Models, Program, Project, ProjectError};
@@ -47,6 +47,7 @@ use crate::tool::Tool;
 pub struct Builder {
     project: PathBuf,
     home: Option<PathBuf>,
+    address: Option<String>,
     is_read_only: bool,
     agent: Option<String>,
     instructions: String,
@@ -80,6 +81,14 @@ impl Builder {
     /// command line uses `~/.config/selvedge`, or `SELVEDGE_HOME`; a program that works on the same threads uses the same folder.
     pub fn home(mut self, folder: impl AsRef<Path>) -> Self {
         self.home = Some(folder.as_ref().to_owned());
+        self
+    }
+
+    /// Keeps the threads on a PostgreSQL server, at `postgres://USER:PASSWORD@HOST/DATABASE`, instead of the project's folder. The store is
+    /// created if there is none. A password that the address lacks is `PGPASSWORD` of [`Builder::environment`]. Every program and worker on it needs the same signing key in its [`Builder::home`].
+    #[cfg(feature = "postgres")]
+    pub fn store(mut self, address: impl Into<String>) -> Self {
+        self.address = Some(address.into());
         self
     }
 
@@ -173,7 +182,9 @@ impl Builder {
     /// folder is refused.
     pub fn open(self) -> Result<Selvedge> {
         let runtime = Handle::try_current().ok();
-        let home = Home::of(&self.project, self.home.as_deref(), self.is_read_only)?;
+        let password = self.environment.get("PGPASSWORD").cloned();
+        let server = self.address.map(|address| Server { address, password });
+        let home = Home::of(&self.project, self.home.as_deref(), server, self.is_read_only)?;
         let trust = home.trust()?;
         let config =
             Config::load(&Folders { user: Some(home.folder.clone()), project: Some(home.project.join(".ai")) })?;
@@ -215,8 +226,7 @@ impl Builder {
             },
         };
         let access = if self.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let store = Arc::new(open_store(&home, access, trust.clone())?);
-        let notices = store.opened().notices.clone();
+        let (store, notices) = open_store(&home, access, trust.clone())?;
         let keeper = match access {
             Access::ReadWrite => Some(Keeper::new(store.clone(), config.state_persistence.clone())?),
             Access::ReadOnly => None,
@@ -225,7 +235,8 @@ impl Builder {
         let defaults = Defaults { agent, model: default_model, limits: self.limits, capabilities, risks };
         let folder = home.project.clone();
         let sandbox = self.sandbox_helper.map(Sandbox::new);
-        let project = Project { library, folder, environment: self.environment, config, models, program, sandbox };
+        let mcp = crate::project::mcp::servers(&folder, &self.environment, sandbox.as_ref());
+        let project = Project { library, folder, environment: self.environment, config, models, program, sandbox, mcp };
         Selvedge::assemble(OpenStore { store, access, notices }, trust, project, keeper, redactor, defaults)
     }
 }

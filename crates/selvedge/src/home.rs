@@ -11,6 +11,7 @@ use selvedge_log::keys::{KeyError, KeyFolder};
 use selvedge_log::trust::Status;
 use selvedge_log::{KeyChain, Signer, Trust};
 use selvedge_model::{Clock, Kind};
+use selvedge_store::Backend;
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore, Options};
@@ -26,11 +27,20 @@ const OWNER: &str = "self";
 pub(crate) struct Home {
     pub(crate) project: PathBuf,
     pub(crate) folder: PathBuf,
+    /// The store, if it is not in the project's folder.
+    pub(crate) server: Option<Server>,
+}
+
+/// A store on a server.
+#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "no server can be named"))]
+pub(crate) struct Server {
+    pub(crate) address: String,
+    pub(crate) password: Option<String>,
 }
 
 impl Home {
     /// Finds the folders and creates what is missing, unless read-only.
-    pub(crate) fn of(project: &Path, home: Option<&Path>, is_read_only: bool) -> Result<Self> {
+    pub(crate) fn of(project: &Path, home: Option<&Path>, server: Option<Server>, is_read_only: bool) -> Result<Self> {
         let project = if project.as_os_str().is_empty() { Path::new(".") } else { project };
         if !is_read_only {
             fs::create_dir_all(project).map_err(|error| Error::io("create", project, error))?;
@@ -40,7 +50,7 @@ impl Home {
             Some(home) => std::path::absolute(home).map_err(|error| Error::io("use", home, error))?,
             None => project.join(OWN),
         };
-        let found = Self { project, folder };
+        let found = Self { project, folder, server };
         found.check_apart()?;
         if !is_read_only {
             found.make(home.is_none())?;
@@ -67,7 +77,7 @@ impl Home {
         let signing = self.keys().signing();
         let threads = self.project.join(".ai").join("agent").join("threads");
         let signer = match KeyFolder::load(&signing) {
-            Err(error @ KeyError::Absent { .. }) if threads.exists() => {
+            Err(error @ KeyError::Absent { .. }) if threads.exists() && self.server.is_none() => {
                 let hint = "the threads here were signed with another key: set `home` to its folder";
                 return Err(Error::from(error).with_hint(hint));
             }
@@ -84,7 +94,15 @@ impl Home {
         if Trust::load(&self.keys().trusted())?.status(&signer.fingerprint()).is_none() {
             Trust::add(&self.keys().trusted(), &signer.public(), OWNER, SystemClock.now())?;
         }
-        LocalStore::init(&self.project, Arc::new(RealDisk))?;
+        match &self.server {
+            None => _ = LocalStore::init(&self.project, Arc::new(RealDisk))?,
+            #[cfg(feature = "postgres")]
+            Some(Server { address, password }) => {
+                selvedge_store_postgres::PostgresStore::init(address, password.as_deref(), &SystemIds)?;
+            }
+            #[cfg(not(feature = "postgres"))]
+            Some(_) => {}
+        }
         Ok(())
     }
 
@@ -125,13 +143,28 @@ impl Home {
     }
 }
 
-/// Opens the store. It is closed when its last user is dropped.
-pub(crate) fn open_store(home: &Home, access: Access, trust: Trust) -> Result<LocalStore> {
+/// Opens the store, and says what opening it found. It is closed when its last user is dropped.
+pub(crate) fn open_store(home: &Home, access: Access, trust: Trust) -> Result<(Arc<dyn Backend>, Vec<String>)> {
     let signer = match access {
         Access::ReadWrite => Some(home.signer(&trust)?),
         // Rows are checked wherever there is a key to check them with.
         Access::ReadOnly => home.signer(&trust).ok(),
     };
+    #[cfg(feature = "postgres")]
+    if let Some(Server { address, password }) = &home.server {
+        let store = selvedge_store_postgres::PostgresStore::open(selvedge_store_postgres::Options {
+            address: address.clone(),
+            password: password.clone(),
+            signer,
+            trust,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            lease: selvedge_store_postgres::LEASE,
+            host: fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
+        })?;
+        let notices = store.problems().take();
+        return Ok((Arc::new(store), notices));
+    }
     let options = Options {
         project: home.project.clone(),
         access,
@@ -141,5 +174,7 @@ pub(crate) fn open_store(home: &Home, access: Access, trust: Trust) -> Result<Lo
         ids: Arc::new(SystemIds),
         disk: Arc::new(RealDisk),
     };
-    Ok(LocalStore::open(options)?.closing_itself())
+    let store = LocalStore::open(options)?.closing_itself();
+    let notices = store.opened().notices.clone();
+    Ok((Arc::new(store), notices))
 }

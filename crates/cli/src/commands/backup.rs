@@ -67,6 +67,7 @@ impl Summary<'_> {
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    context.refuse_server()?;
     let target = place(&context.folder.join(&args.backup))?;
     if target.starts_with(threads_folder(&context.project()?)) {
         return Err(Failure::usage("a backup can't be inside the store that it copies").hint("name another folder"));

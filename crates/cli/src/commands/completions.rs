@@ -134,7 +134,14 @@ fn threads(typed: &OsStr) -> Vec<CompletionCandidate> {
 
 fn look(typed: &str) -> Result<Vec<Summary>> {
     let folder = typed_folder(env::args_os()).or_else(|| env::var_os("SELVEDGE_DIR").map(PathBuf::from));
-    let global = Global { json: false, folder, no_color: true, quiet: true };
+    let global = Global {
+        json: false,
+        folder,
+        #[cfg(feature = "postgres")]
+        store: std::env::var("SELVEDGE_STORE").ok(),
+        no_color: true,
+        quiet: true,
+    };
     let output = Output::new(&global);
     let store = Context::new(&global, &output)?.open(Access::ReadOnly)?;
     let text = (!typed.is_empty()).then(|| typed.to_owned());

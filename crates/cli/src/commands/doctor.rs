@@ -56,6 +56,7 @@ struct DoctorReport<'a> {
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    context.refuse_server()?;
     let project = context.project()?;
     let keys::KeyFindings { mut findings, trust, signer } = keys::look(&project);
     let depth = match (&trust, args.deep) {

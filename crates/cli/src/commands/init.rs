@@ -63,8 +63,11 @@ pub(crate) struct InitReport {
 }
 
 pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
-    let around = context.find_project().filter(|project| *project != context.folder);
-    let mut made = make(&context.folder, &User::find()?)?;
+    let around = context.find_project().filter(|project| *project != context.folder && context.address().is_none());
+    let mut made = match context.address() {
+        None => make(&context.folder, &User::find()?)?,
+        Some(address) => make_on_server(address, &context.folder, &User::find()?)?,
+    };
     if !args.bare {
         made.files_created = add_samples(&made.project)?;
     }
@@ -74,6 +77,34 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
         context.output.say(format!("`{}` has a store too; in this folder, the new one is used", around.display()));
     }
     Ok(())
+}
+
+/// Creates what is missing of a store on a server, and of the project's folder.
+#[cfg(feature = "postgres")]
+fn make_on_server(address: &str, project: &Path, user: &User) -> Result<InitReport> {
+    user.check_apart_from(project)?;
+    // The server first: if it can't be used, nothing is left behind.
+    let password = std::env::var("PGPASSWORD").ok();
+    let store_created = selvedge_store_postgres::PostgresStore::init(address, password.as_deref(), &SystemIds)?;
+    let (signer, key_created) = find_or_make_key(&user.signing())?;
+    Trust::add(&user.trusted(), &signer.public(), OWNER, SystemClock.now())?;
+    let items = project.join(".ai");
+    fs::create_dir_all(&items).map_err(|error| Failure::io("create", &items, &error))?;
+    Ok(InitReport {
+        gitignore_created: false,
+        project: project.to_owned(),
+        store_created,
+        user: user.folder.clone(),
+        key: signer.fingerprint(),
+        key_created,
+        files_created: Vec::new(),
+    })
+}
+
+/// A program without the feature never has an address.
+#[cfg(not(feature = "postgres"))]
+fn make_on_server(_: &str, project: &Path, user: &User) -> Result<InitReport> {
+    make(project, user)
 }
 
 /// Creates what is missing.

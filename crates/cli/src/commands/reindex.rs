@@ -64,6 +64,7 @@ struct LeftOutThread<'a> {
 }
 
 pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
+    context.refuse_server()?;
     let project = context.project()?;
     let user = User::find()?;
     user.check_apart_from(&project)?;

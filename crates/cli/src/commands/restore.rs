@@ -52,6 +52,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
+    context.refuse_server()?;
     let asked = context.folder.join(&args.backup);
     let backup = fs::canonicalize(&asked).map_err(|error| Failure::io("restore", &asked, &error))?;
     let user = User::find()?;

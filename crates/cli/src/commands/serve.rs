@@ -63,6 +63,10 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     runtime.block_on(async {
         let variables = environment();
         let mut builder = Selvedge::builder().project(&project).home(&user.folder).environment(variables.clone());
+        #[cfg(feature = "postgres")]
+        if let Some(address) = context.address() {
+            builder = builder.store(address);
+        }
         for secret in secrets(&variables) {
             builder = builder.secret(secret);
         }

@@ -144,7 +144,15 @@ impl Sandbox {
     /// A program in the project, with the variables of the sandbox.
     pub(crate) fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
-        for name in ["SELVEDGE_DIR", "SELVEDGE_JSON", "NO_COLOR", "CLICOLOR_FORCE", "XDG_CONFIG_HOME"] {
+        for name in [
+            "SELVEDGE_DIR",
+            "SELVEDGE_JSON",
+            "SELVEDGE_STORE",
+            "PGPASSWORD",
+            "NO_COLOR",
+            "CLICOLOR_FORCE",
+            "XDG_CONFIG_HOME",
+        ] {
             command.env_remove(name);
         }
         for name in ["ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"] {

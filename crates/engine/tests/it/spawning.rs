@@ -59,7 +59,7 @@ struct Launched(Arc<AtomicUsize>);
 
 impl Started for Launched {
     fn process(&self) -> Option<Process> {
-        Some(Process { pid: 7_000_000, start_time: 3, boot_id: None })
+        Some(Process { pid: 7_000_000, start_time: 3, boot_id: None, machine: None })
     }
 
     fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {
@@ -587,7 +587,7 @@ impl Started for Gated {
 #[test]
 fn the_process_of_a_detached_thread_is_on_record_before_its_gate_opens_and_is_ended_by_that_record() {
     let harness = Harness::new();
-    let process = Process { pid: 4_000_007, start_time: 11, boot_id: Some("boot".to_owned()) };
+    let process = Process { pid: 4_000_007, start_time: 11, boot_id: Some("boot".to_owned()), machine: None };
     let opened: Arc<AtomicUsize> = Arc::default();
     let new = || NewThread::of(AgentId::new("scribe").unwrap());
     let task = || vec![Message::text(Role::User, "count")];

@@ -455,7 +455,7 @@ struct Ready {
 
 impl Started for Ready {
     fn process(&self) -> Option<Process> {
-        Some(Process { pid: 4_000_000, start_time: 1, boot_id: None })
+        Some(Process { pid: 4_000_000, start_time: 1, boot_id: None, machine: None })
     }
 
     fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {

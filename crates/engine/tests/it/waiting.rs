@@ -409,7 +409,7 @@ fn threads_that_run_in_any_process_are_listed_and_stalled_ones_are_not() {
     let shown = get_status(&store, &trust(), &elsewhere).unwrap();
     assert_eq!((shown.status, shown.holder), (ThreadState::Is(Status::Running), Some(running.lease.owner.clone())));
     running.end("r1", "natural");
-    assert_eq!(listed(&store), [here.clone()]);
+    assert_eq!(listed(&store), std::slice::from_ref(&here));
     // A child that its parent has started and that has not run yet; one whose parent is not held has nothing that would run it.
     let child = id::<ThreadId>("child");
     store.commit(Batch::of(birth(&child, NewThread { parent_id: Some(here.clone()), ..new_thread() }))).unwrap();

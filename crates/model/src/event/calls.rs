@@ -95,6 +95,9 @@ pub struct Process {
     /// The boot of the machine that `start_time` is relative to, if the system names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
+    /// The machine, if the system names it: a process of another one can't be seen from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
 }
 
 /// A tool call ended.

@@ -19,7 +19,7 @@
 //! their content ([`messages`], [`state`], [`scopes`]), how they are read ([`reading`], [`fidelity`]), what they spend ([`ledger`],
 //! [`accounts`], [`spending`]), who may write to them ([`leases`], [`waiting`], [`inbox`]), how they are followed ([`feed`]) and found
 //! ([`listing`], [`resolving`], [`runs`], [`statuses`], [`chains`]), their blobs and deletion ([`blobs`], [`deletion`]), and everything at
-//! once ([`storm`]). A store with snapshots runs those of [`snapshots`] too, with [`snapshot_suite!`](crate::snapshot_suite), and one that
+//! once ([`storm`]). [`mod@same_answers`] drives two stores with the same random operations. A store with snapshots runs those of [`snapshots`] too, with [`snapshot_suite!`](crate::snapshot_suite), and one that
 //! commands work on those of [`backend`](mod@backend), with [`backend_suite!`](crate::backend_suite).
 
 pub mod accounts;
@@ -42,6 +42,7 @@ pub mod messages;
 pub mod reading;
 pub mod resolving;
 pub mod runs;
+pub mod same_answers;
 pub mod scopes;
 pub mod snapshots;
 pub mod spending;

@@ -24,7 +24,7 @@ use selvedge_model::ToolError;
 use selvedge_model::event::Process;
 use selvedge_model::tool::Processes;
 
-use super::identity::{Stat, boot_id, members, stat};
+use super::identity::{Stat, boot_id, machine, members, stat};
 use super::run::{GRACE, is_gone};
 
 /// Ends recorded process groups.
@@ -61,6 +61,14 @@ impl Processes for ProcessGroups {
 /// The group of a recorded process, if it is still that one and has a live member.
 fn living(process: &Process) -> Result<Option<Pid>, ToolError> {
     let Some(group) = group_of(process.pid) else { return Ok(None) };
+    if let Some(recorded) = &process.machine
+        && machine().as_ref() != Some(recorded)
+    {
+        return Err(lost(
+            process,
+            format!("it ran on another machine, `{recorded}`, and can't be seen or ended from here"),
+        ));
+    }
     if process.boot_id.is_some() && process.boot_id != boot_id() {
         return Ok(None);
     }
@@ -110,9 +118,24 @@ mod tests {
         assert_eq!(group_of(2), Pid::from_raw(2));
     }
 
+    /// It was taken for one of this machine before its last start, and so for dead.
+    #[test]
+    fn a_process_of_another_machine_may_live() {
+        let process = Process {
+            pid: 4_100_000,
+            start_time: 7,
+            boot_id: Some("its boot".to_owned()),
+            machine: Some("another-00000000".to_owned()),
+        };
+        assert!(ProcessGroups.may_live(&process));
+        let error = living(&process).unwrap_err().to_string();
+        assert!(error.contains("another machine, `another-00000000`"), "{error}");
+        assert!(!ProcessGroups.may_live(&Process { machine: machine(), ..process }));
+    }
+
     #[test]
     fn a_group_without_its_leader_is_known_by_its_session() {
-        let process = Process { pid: 70, start_time: 1000, boot_id: Some("boot".to_owned()) };
+        let process = Process { pid: 70, start_time: 1000, boot_id: Some("boot".to_owned()), machine: None };
         let stat = |pid, session, start_time| Stat { pid, is_dead: false, parent: 1, group: 70, session, start_time };
         let login = stat(9, 9, 10);
         let later = stat(90, 90, 1001);

@@ -1,4 +1,4 @@
-//! The identity of a process: its id, its start time, and the boot id of the machine.
+//! The identity of a process: its id, its start time, the boot id of the machine, and the machine.
 //!
 //! Read from `/proc`; without it, a process has no identity and never matches a recorded one.
 
@@ -19,12 +19,23 @@ pub(super) struct Stat {
 
 /// The identity of a process that exists now.
 pub(super) fn identity(pid: u32) -> Option<Process> {
-    Some(Process { pid, start_time: stat(pid)?.start_time, boot_id: boot_id() })
+    Some(Process { pid, start_time: stat(pid)?.start_time, boot_id: boot_id(), machine: machine() })
 }
 
 /// The boot id of the machine.
 pub(super) fn boot_id() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|text| text.trim().to_owned())
+}
+
+/// The machine: its name, for people, and a number made of its id, because names are given twice. A container is a machine of its own.
+pub(super) fn machine() -> Option<String> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let id = fs::read("/etc/machine-id").unwrap_or_default();
+    // FNV-1a: the id itself is not to be shown.
+    let number = id
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    Some(format!("{}-{:08x}", name.trim(), number >> 32))
 }
 
 pub(super) fn stat(pid: u32) -> Option<Stat> {

@@ -104,5 +104,5 @@ pub(crate) fn identity(pid: u32) -> Process {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let start_time = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().unwrap();
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
-    Process { pid, start_time, boot_id: Some(boot_id) }
+    Process { pid, start_time, boot_id: Some(boot_id), machine: None }
 }
