@@ -22,6 +22,8 @@ pub const SYSTEM: &str = "_system";
 pub const TITLE: &str = "title";
 /// How many lines are read at once on the way back to the beginning of a run.
 const LINES_AT_ONCE: u64 = 256;
+/// How many lines of one thread are read at once, unless a commit has more.
+const LINES_OF_COMMITS: u64 = 1024;
 
 /// What a number of calls used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,27 +145,108 @@ impl UsageRecord {
     }
 }
 
-/// The record of a commit, if it ended a run or has a call for a title.
-pub fn of_commit(logs: &dyn Logs, entry: &FeedEntry) -> Result<Option<UsageRecord>> {
-    let count = usize::try_from(entry.lines).unwrap_or(usize::MAX);
-    for line in logs.read(&entry.thread, entry.first_line, count)? {
+/// The records of commits of one thread, in the order of its log: those that ended a run or have a call for a title. The lines are read
+/// once: a run has many commits, and a log is read from its end.
+fn of_thread(logs: &dyn Logs, entries: &[&FeedEntry]) -> Result<Vec<(u64, UsageRecord)>> {
+    let mut records = Vec::new();
+    let mut seen = RunLines::default();
+    let mut rest = entries;
+    while let Some((first, others)) = rest.split_first() {
+        // Commits that stand one behind the other.
+        let mut end = end_of(first);
+        let is_next = |end: u64, entry: &FeedEntry| {
+            entry.first_line == end && end_of(entry).saturating_sub(first.first_line) <= LINES_OF_COMMITS
+        };
+        let together = others.iter().take_while(|entry| {
+            let follows = is_next(end, entry);
+            if follows {
+                end = end_of(entry);
+            }
+            follows
+        });
+        let (commits, later) = rest.split_at(1 + together.count());
+        rest = later;
+        seen.continue_at(first.first_line);
+        let count = usize::try_from(end.saturating_sub(first.first_line)).unwrap_or(usize::MAX);
+        let mut lines = logs.read(&first.thread, first.first_line, count)?.into_iter().peekable();
+        for entry in commits {
+            let mut record = None;
+            while let Some(line) = lines.next_if(|line| line.seq < end_of(entry)) {
+                let found = seen.take(logs, entry, &line)?;
+                record = record.or(found);
+            }
+            records.extend(record.map(|record| (entry.position, record)));
+        }
+        seen.next = end;
+    }
+    Ok(records)
+}
+
+/// The line behind the last one of a commit.
+fn end_of(entry: &FeedEntry) -> u64 {
+    entry.first_line.saturating_add(entry.lines)
+}
+
+/// The record of one commit.
+fn of_commit(logs: &dyn Logs, entry: &FeedEntry) -> Result<Option<UsageRecord>> {
+    Ok(of_thread(logs, &[entry])?.pop().map(|(_, record)| record))
+}
+
+/// The lines of a thread as they are passed: what the models used since its last run began or ended.
+#[derive(Default)]
+struct RunLines {
+    turns: Vec<TurnUsage>,
+    /// The first line that was passed without a gap.
+    begin: u64,
+    /// The line after the last one.
+    next: u64,
+    /// Whether the beginning of the run is among them.
+    has_begin: bool,
+}
+
+impl RunLines {
+    fn continue_at(&mut self, line: u64) {
+        if line != self.next || line == 0 {
+            *self = Self { begin: line, ..Self::default() };
+        }
+    }
+
+    fn take(&mut self, logs: &dyn Logs, entry: &FeedEntry, line: &Line) -> Result<Option<UsageRecord>> {
         match &line.event {
-            Event::RunFinished(run) => return of_run(logs, entry, &line, run).map(Some),
+            Event::Usage(turn) => self.turns.push(turn.clone()),
+            Event::RunStarted(_) => {
+                self.turns.clear();
+                self.has_begin = true;
+            }
+            Event::RunFinished(run) => {
+                let mut turns = std::mem::take(&mut self.turns);
+                if !self.has_begin {
+                    turns.extend(turns_before(logs, &entry.thread, self.begin)?);
+                }
+                self.has_begin = true;
+                return of_run(logs, entry, line, run, turns).map(Some);
+            }
             Event::ManifestChanged(changed) => {
                 if let Some(turn) = &changed.title_usage {
-                    return of_title(logs, entry, &line, turn).map(Some);
+                    return of_title(logs, entry, line, turn).map(Some);
                 }
             }
             _ => {}
         }
+        Ok(None)
     }
-    Ok(None)
 }
 
-fn of_run(logs: &dyn Logs, entry: &FeedEntry, line: &Line, run: &RunRecorded) -> Result<UsageRecord> {
+fn of_run(
+    logs: &dyn Logs,
+    entry: &FeedEntry,
+    line: &Line,
+    run: &RunRecorded,
+    turns: Vec<TurnUsage>,
+) -> Result<UsageRecord> {
     let mut used = Used::of_cost(&run.meta.total_cost());
     let mut models: BTreeMap<String, Used> = BTreeMap::new();
-    for turn in turns_before(logs, &entry.thread, line.seq)? {
+    for turn in turns {
         let of_turn = Used::of_turn(&turn);
         used.cache_read_tokens += of_turn.cache_read_tokens;
         used.cache_write_tokens += of_turn.cache_write_tokens;
@@ -260,17 +343,28 @@ pub fn of_commits(
     mut is_known: impl FnMut(&ThreadId, u64) -> bool,
 ) -> DerivedUsage {
     let mut derived = DerivedUsage::default();
-    for entry in entries {
-        if is_known(&entry.thread, entry.version) {
+    let mut threads: BTreeMap<&ThreadId, Vec<&FeedEntry>> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| !is_known(&entry.thread, entry.version)) {
+        threads.entry(&entry.thread).or_default().push(entry);
+    }
+    let mut records = Vec::new();
+    for entries in threads.values() {
+        if let Ok(found) = of_thread(logs, entries) {
+            records.extend(found);
             continue;
         }
-        match of_commit(logs, entry) {
-            Ok(found) => derived.records.extend(found),
-            Err(crate::Error::Deleted(_) | crate::Error::NoThread(_)) => {}
-            Err(error) if error.retryable() || is_passing(&error) => _ = derived.failed.get_or_insert(error),
-            Err(_) => derived.unreadable += 1,
+        // One by one, so that those that can be read are recorded.
+        for entry in entries {
+            match of_commit(logs, entry) {
+                Ok(found) => records.extend(found.map(|record| (entry.position, record))),
+                Err(crate::Error::Deleted(_) | crate::Error::NoThread(_)) => {}
+                Err(error) if error.retryable() || is_passing(&error) => _ = derived.failed.get_or_insert(error),
+                Err(_) => derived.unreadable += 1,
+            }
         }
     }
+    records.sort_by_key(|(position, _)| *position);
+    derived.records.extend(records.into_iter().map(|(_, record)| record));
     derived
 }
 

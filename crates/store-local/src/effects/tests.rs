@@ -25,11 +25,17 @@ fn commit(store: &LocalStore, name: &str, changeset: Changeset) {
 }
 
 /// One run of a turn.
-fn run(store: &LocalStore, name: &str, run: &str, code: &str) {
+fn run(store: &LocalStore, name: &str, id: &str, code: &str) {
+    run_in_steps(store, name, id, code, &|| {});
+}
+
+/// The same; `after` is called after each commit.
+fn run_in_steps(store: &LocalStore, name: &str, run: &str, code: &str, after: &dyn Fn()) {
     let id = Some(RunId::new(run).unwrap());
     let meta = RunMeta::started(AgentId::new("scribe").unwrap(), "user");
     let begin = Changeset { run_id: id.clone(), run_meta: Some(meta.clone()), ..Changeset::empty(Reason::UserMessage) };
     commit(store, name, begin);
+    after();
     let cost = Cost { turns: 1, input_tokens: 100, output_tokens: 7, ..Cost::default() };
     let turn: TurnUsage = serde_json::from_value(serde_json::json!({
         "model": "m:1", "turns": 1, "input_tokens": 100, "output_tokens": 7, "cache_read_tokens": 30, "cache_write_tokens": 5,
@@ -41,6 +47,7 @@ fn run(store: &LocalStore, name: &str, run: &str, code: &str) {
         ..Changeset::empty(Reason::AssistantTurnCommitted)
     };
     commit(store, name, said);
+    after();
     let end = RunMeta { cost: Some(cost), ..meta.finished(code) };
     commit(store, name, Changeset { run_id: id, run_meta: Some(end), ..Changeset::empty(Reason::RunFinished) });
 }
@@ -77,6 +84,38 @@ fn a_run_has_one_record_with_its_cache_tokens_origin_and_models() {
     found.iter().for_each(|record| by_model.add(record));
     assert_eq!((by_model.groups["m:1"].runs, by_model.total.used.output_tokens), (2, 14));
     assert!(!by_model.groups.contains_key("unknown"));
+}
+
+/// A run is read with all its commits at once, or in parts if it was recorded in between.
+#[test]
+fn the_records_are_the_same_however_the_commits_are_divided() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
+    for name in ["one", "two"] {
+        create(&store, name, "scribe");
+    }
+    for number in 0..6 {
+        let name = ["one", "two"][number % 2];
+        let after = || {
+            if number % 3 == 0 {
+                record(&store);
+            }
+        };
+        run_in_steps(&store, name, &format!("r{number}"), "natural", &after);
+        if number % 2 == 0 {
+            record(&store);
+        }
+    }
+    record(&store);
+    let found = records(&store);
+    assert_eq!(found.len(), 6);
+    for one in &found {
+        assert_eq!((one.models["m:1"].output_tokens, one.used.cache_read_tokens), (7, 30), "{one:?}");
+    }
+    let divided = fs::read_to_string(file(&store)).unwrap();
+    fs::remove_file(file(&store)).unwrap();
+    record(&store);
+    assert_eq!(fs::read_to_string(file(&store)).unwrap(), divided);
 }
 
 #[test]
