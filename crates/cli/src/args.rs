@@ -16,7 +16,7 @@ use crate::commands::{
     prune, reindex, repair, replay, restore, resume, run, search, send, sign, snapshots, state, stop, thread_delete,
     thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify, wait,
 };
-use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
+use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, sandbox_check, tool_new, transcript};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
@@ -112,6 +112,9 @@ pub(crate) enum Command {
     /// Create and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
+    /// Show what sandboxes enforce here
+    #[command(subcommand)]
+    Sandbox(SandboxCommand),
     /// List and test hooks
     #[command(subcommand)]
     Hooks(HooksCommand),
@@ -185,6 +188,12 @@ pub(crate) enum DirectiveCommand {
 pub(crate) enum ToolCommand {
     New(tool_new::Args),
     List(tool_list::Args),
+}
+
+/// The commands on sandboxes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SandboxCommand {
+    Check(sandbox_check::Args),
 }
 
 /// The commands on hooks.

@@ -45,8 +45,9 @@ use selvedge_model::Stop;
 
 use crate::args::{
     AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
-    ModelCommand, ThreadCommand, ToolCommand,
+    ModelCommand, SandboxCommand, ThreadCommand, ToolCommand,
 };
+use crate::commands::sandbox_check;
 use crate::commands::{
     agent_list, agent_new, append, backup, budget, chain, completions, config_check, config_explain, config_get,
     config_list, decide, demo, directive_check, directive_list, doctor, erase, export, heads, help, import, inbox,
@@ -68,6 +69,10 @@ static INTERRUPTS_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(Ato
 const ROTATIONS: usize = 10;
 
 fn main() -> ExitCode {
+    // Before anything else: a helper has one thread, and restricts itself.
+    if let Some(code) = selvedge::tools::sandbox::helper::answer(std::env::args_os()) {
+        return code;
+    }
     match completions::answer() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
@@ -161,6 +166,7 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
             KnowledgeCommand::Sign(args) => knowledge_sign::run(&args, context),
             KnowledgeCommand::Check(args) => knowledge_check::run(&args, context),
         },
+        Some(Command::Sandbox(SandboxCommand::Check(args))) => sandbox_check::run(args, context),
         Some(Command::Hooks(HooksCommand::List(args))) => hooks_list::run(&args, context),
         Some(Command::Hooks(HooksCommand::Test(args))) => hooks_test::run(&args, context),
         Some(Command::Model(ModelCommand::List(args))) => model_list::run(&args, context),

@@ -20,9 +20,9 @@ use selvedge::pages::PageFollower;
 use selvedge::project::{Models, Program, Project, RuleSource, capabilities, prompt_changed_since};
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
-use selvedge::tools::{Detached, ProcessGroups};
+use selvedge::tools::{Detached, ProcessGroups, Sandbox};
 use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, RunConfig};
-use selvedge_engine::Tell;
+use selvedge_engine::EventHandler;
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::orphans::RECOVERY;
 use selvedge_engine::redact::Pattern;
@@ -156,7 +156,7 @@ impl Running {
         self,
         context: &Context<'_>,
         work: RunConfig,
-        run: impl FnOnce(&Self, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&Self, &Arc<RunConfig>, &Cancel, &mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<()> {
         let work = Arc::new(work);
         let cancel = stop_when_interrupted(context.output.speaks_to_people());
@@ -176,7 +176,7 @@ impl Running {
         &self,
         context: &Context<'_>,
         mut screen: Screen<'_>,
-        run: impl FnOnce(&mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
         for note in self.notes.take() {
             context.output.say(note);
@@ -232,6 +232,11 @@ pub(crate) fn plain_engine(context: &Context<'_>) -> Result<(Arc<dyn Backend>, E
     let redactor = Redactor::new(secrets(&environment()), Vec::new());
     let engine = Engine::new(EngineOptions { redactor, snapshots, ..options(&store, User::find()?.trust()?) });
     Ok((store, engine))
+}
+
+/// What restricts the processes of tools: this program, started again.
+pub(crate) fn sandbox() -> Option<Sandbox> {
+    std::env::current_exe().ok().map(Sandbox::new)
 }
 
 /// The options of every engine of this program, without configured ones.
@@ -313,7 +318,7 @@ pub(crate) fn project_of(config: Config, context: &Context<'_>) -> Result<Projec
     };
     let environment = environment();
     let models = Models::configured(&config.models, &environment);
-    Ok(Project { library, folder, environment, config, models, program: Program::default() })
+    Ok(Project { library, folder, environment, config, models, program: Program::default(), sandbox: sandbox() })
 }
 
 pub(crate) fn environment() -> BTreeMap<String, String> {
@@ -426,7 +431,8 @@ pub(crate) fn used(cost: &Cost) -> String {
 
 /// The result of a command whose run had this outcome.
 pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
-    let (thread, Some(status)) = (&outcome.thread_id, outcome.status.status()) else { return Ok(()) };
+    let Some(status) = outcome.status.status() else { return Ok(()) };
+    let thread = &outcome.thread_id;
     let why = outcome.reason().map_or_else(|| status.to_string(), str::to_owned);
     let suspended = outcome.suspended.as_ref();
     match (status, suspended.map(|suspended| suspended.reason)) {

@@ -97,7 +97,7 @@ impl Running {
                     continue;
                 }
             };
-            let mut prepared = Prepared { process: way.process(), ..Prepared::default() };
+            let mut prepared = Prepared { process: way.process(), sandbox: way.sandbox(), ..Prepared::default() };
             if let PreparedCall::Child(child) = &mut way {
                 prepared.is_child = true;
                 if let Some(ChildCreation { part, first, postings }) = child.birth.take() {

@@ -50,7 +50,7 @@ impl Engine {
                 // Another process holds it, and serves the input.
                 None if !start.input.messages.is_empty() && start.input.raise.is_none() => {
                     match self.deliver_send(&thread, start, Some(Duration::ZERO))? {
-                        Sent::Left(sent) => {
+                        Sent::Queued(sent) => {
                             Box::pin(self.await_served(sent, work.clone(), cancel.clone(), audience.clone())).await?
                         }
                         Sent::Here(lease, start) => {

@@ -39,15 +39,15 @@ pub(crate) struct Successor {
 pub(crate) fn successor_size(fold: &Fold, work: &RunConfig, room: usize) -> usize {
     let mut put = |_: &str| Ok::<_, Infallible>(Digest([0; 32]));
     let Ok(carry) = Carryover::of(fold.conversation.messages(), room, &mut put);
-    carry.size() + size_of(&seed(fold, work, room))
+    carry.size() + size_of(&first_message(fold, work, room))
 }
 
 /// The first message of a successor. If the configured one takes more than half of the room, the default is used.
-fn seed(fold: &Fold, work: &RunConfig, room: usize) -> Message {
+fn first_message(fold: &Fold, work: &RunConfig, room: usize) -> Message {
     let left =
         ContinuedThread { previous_thread_id: fold.thread_id().clone(), message: work.continuation.message.clone() };
-    let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
-    Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
+    let text = (work.continuation.first_message)(&left).filter(|text| text.len() <= room / 2).unwrap_or(left.message);
+    Message { visibility: Visibility::Internal, ..Message::text(Role::User, text) }
 }
 
 impl HeldThread {
@@ -69,7 +69,7 @@ impl HeldThread {
         let turns = carry.turns();
         let details = json!({"kept": kept, "dropped": carry.dropped, "shortened": carry.shortened, "summarised": 0});
         let mut messages = carry.messages;
-        messages.push(self.seed(work, room));
+        messages.push(self.first_message(work, room));
         self.engine.redactor.messages(&mut messages);
         self.copy_blobs(&thread, &mut messages, &own)?;
         let meter = Some(self.fold.meter().carried(running_ms));
@@ -77,9 +77,9 @@ impl HeldThread {
         self.with(thread, messages, birth, turns, details)
     }
 
-    fn seed(&self, work: &RunConfig, room: usize) -> Message {
+    fn first_message(&self, work: &RunConfig, room: usize) -> Message {
         let id = MessageId::new(self.derive_id(IdKind::Seed, 0)).ok();
-        Message { id, ..seed(&self.fold, work, room) }
+        Message { id, ..first_message(&self.fold, work, room) }
     }
 
     /// Adds to the delta the postings that fund a successor in which this thread is resumed. Returns the successor's limits; refused for

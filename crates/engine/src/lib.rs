@@ -99,5 +99,5 @@ pub use redact::Redactor;
 pub use run_config::{Permission, RunConfig};
 pub use selvedge_model::Input;
 pub use stop::Stopped;
-pub use submitted::{Submitted, Tell};
+pub use submitted::{EventHandler, Submitted};
 pub use watcher::Waiter;

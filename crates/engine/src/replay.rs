@@ -12,7 +12,7 @@
 //!
 //! What is not compared, because it differs legitimately: signers, epochs, process identities, names of blobs, the digest of the
 //! configuration, and the expiry of an approval request if the two times are close. That a tool was redefined since it was called is not a
-//! difference by itself, but reported ([`Report::redefined`]). Failed snapshots, ledger records, and spawned and settled children are left
+//! difference by itself, but reported ([`Report::redefined`]). Failed snapshots, sandboxes, ledger records, and spawned and settled children are left
 //! out.
 //!
 //! What can't be compared: the prompt. A log has no prompts; a prompt is made from the messages, which are compared, and from the rules and
@@ -43,7 +43,7 @@ use selvedge_model::{Digest, Model, ThreadId};
 use serde::Serialize;
 
 pub use compare::Difference;
-pub use recording::{Recording, Step};
+pub use recording::{RecordedChangeset, Recording};
 
 use crate::error::{Error, Result};
 use crate::redact::Redactor;
@@ -105,7 +105,7 @@ impl Report {
 
 /// Runs a recorded thread again and compares. On return, the store that the thread is in is unchanged.
 pub fn replay(recording: Recording, how: ReplayOptions) -> Result<Report> {
-    let version = recording.steps.last().map_or(0, Step::version);
+    let version = recording.steps.last().map_or(0, RecordedChangeset::version);
     if let Some(from) = how.from.filter(|from| *from > version) {
         let error = selvedge_store::Error::NoVersion { thread: recording.thread, version: from, latest: version };
         return Err(Error::Store(error));

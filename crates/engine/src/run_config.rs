@@ -97,11 +97,11 @@ pub struct Continuation {
     /// The default first message of a successor.
     pub message: String,
     /// Makes the first message of a successor; if it returns none, the default message is used.
-    pub seed: Seed,
+    pub first_message: WriteFirstMessage,
 }
 
 /// Makes the first message of a successor.
-pub type Seed = Arc<dyn Fn(&ContinuedThread) -> Option<String> + Send + Sync>;
+pub type WriteFirstMessage = Arc<dyn Fn(&ContinuedThread) -> Option<String> + Send + Sync>;
 
 /// The predecessor of a successor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Default for Continuation {
             message:
                 "The conversation so far has become too long and continues here. Continue the task where it stopped."
                     .to_owned(),
-            seed: Arc::new(|_| None),
+            first_message: Arc::new(|_| None),
         }
     }
 }

@@ -81,10 +81,10 @@ impl Engine {
         if let Some(cancel) = self.lock_active().get(thread) {
             cancel.say(stop);
         }
-        if stop == Stop::Killed && matches!(delivered, Delivered::Left(_)) {
+        if stop == Stop::Killed && matches!(delivered, Delivered::Queued(_)) {
             self.end_by_force(thread)?;
         }
-        let pid = holder.filter(|_| matches!(delivered, Delivered::Left(_))).and_then(|holder| holder.pid());
+        let pid = holder.filter(|_| matches!(delivered, Delivered::Queued(_))).and_then(|holder| holder.pid());
         Ok(Stopped { status: self.store.get(thread)?.manifest.status, pid })
     }
 

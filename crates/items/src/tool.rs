@@ -12,7 +12,7 @@
 
 use selvedge_model::event::EffectClass;
 use selvedge_model::path::{Path, Segment};
-use selvedge_model::tool::{CommandSpec, Risk, Stdin};
+use selvedge_model::tool::{CommandSpec, Risk, SandboxSpec, Stdin};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -50,6 +50,7 @@ struct Fields {
     risk: Option<Risk>,
     #[serde(default)]
     state: Vec<Path>,
+    sandbox: Option<SandboxSpec>,
 }
 
 /// Parses a declaration; `id` is its path below the folder of tools, without its extension.
@@ -84,6 +85,7 @@ pub fn parse(id: &str, text: &str) -> Result<CommandSpec, Flaw> {
         capability: capability.to_string(),
         risk: fields.risk.unwrap_or(Risk::Write),
         state: fields.state,
+        sandbox: fields.sandbox,
     };
     if !capability.is_exact() {
         return Err(Flaw::new("the capability of a tool can't contain `*`"));
@@ -117,6 +119,7 @@ fn check(tool: &CommandSpec) -> Result<(), Flaw> {
     for path in &tool.state {
         check_path(path)?;
     }
+    tool.sandbox.as_ref().map_or(Ok(()), check_sandbox)?;
     if let Some(folder) = tool.working_folder.as_deref().filter(|folder| !is_inside(folder)) {
         let why = format!("`{}` is outside of the project", folder.escape_debug());
         return Err(Flaw::new(why).hint("give a folder relative to the project, without `..`"));
@@ -146,6 +149,22 @@ fn check_command(tool: &CommandSpec, what: &str, command: &[String]) -> Result<(
             let flaw = Flaw::new(format!("`{what}` uses `{name}`, which `input_schema` does not have"));
             return Err(flaw.hint(format!("add `{name}` to its `properties`")));
         }
+    }
+    Ok(())
+}
+
+fn check_sandbox(sandbox: &SandboxSpec) -> Result<(), Flaw> {
+    let folders = || sandbox.read.iter().chain(&sandbox.write);
+    if let Some(folder) = folders().find(|folder| folder.is_empty() || folder.contains('\0')) {
+        return Err(Flaw::new(format!("`sandbox` has a folder `{}`", folder.escape_debug())));
+    }
+    if let Some(folder) = folders().find(|folder| folder.starts_with('~')) {
+        let flaw = Flaw::new(format!("`sandbox` has a folder `{}`, and `~` means nothing here", folder.escape_debug()));
+        return Err(flaw.hint("write the whole path"));
+    }
+    let limits = [sandbox.memory_bytes_max, sandbox.file_bytes_max, sandbox.processor_seconds_max];
+    if limits.contains(&Some(0)) || sandbox.processes_max == 0 || sandbox.temporary_bytes_max == 0 {
+        return Err(Flaw::new("the limits of `sandbox` must be above 0"));
     }
     Ok(())
 }

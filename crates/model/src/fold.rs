@@ -24,7 +24,7 @@ use crate::token_estimate::TokenEstimate;
 
 /// The state of one tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Call {
+pub struct CallState {
     /// What opened it; absent if a message requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<CallOrigin>,
@@ -54,7 +54,7 @@ pub struct Call {
     pub uncertain: bool,
 }
 
-impl Call {
+impl CallState {
     /// Whether it was dispatched, as far as is known.
     pub fn may_have_run(&self) -> bool {
         self.intent.is_some() || self.uncertain
@@ -97,7 +97,7 @@ pub struct Thread {
     /// Its runs.
     pub runs: BTreeMap<RunId, Run>,
     /// Its tool calls.
-    pub calls: BTreeMap<CallId, Call>,
+    pub calls: BTreeMap<CallId, CallState>,
     /// Calls that no message requests and that have no outcome, by a rising number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     opened: BTreeMap<u64, CallOpened>,
@@ -390,7 +390,7 @@ impl Thread {
         }
     }
 
-    fn call(&mut self, id: &CallId) -> &mut Call {
+    fn call(&mut self, id: &CallId) -> &mut CallState {
         self.calls.entry(id.clone()).or_default()
     }
 

@@ -5,6 +5,7 @@
 //! [`Tool::reconcile`] is asked for the outcome of a call that has a recorded intent and no recorded outcome.
 
 mod function;
+mod sandbox;
 
 use std::future::Future;
 
@@ -21,6 +22,7 @@ use crate::patch::Patch;
 use crate::path::Path;
 
 pub use function::Function;
+pub use sandbox::{ReachedLevel, SandboxLevel, SandboxReached, SandboxSpec};
 
 /// The definition of a tool, as it is sent to the model and recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,6 +92,9 @@ pub struct CommandSpec {
     /// The paths of the thread's state that it may change; its stdout is an output object then.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub state: Vec<Path>,
+    /// What its process may reach; absent means everything that the user may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxSpec>,
 }
 
 /// The standard input of a program.
@@ -253,6 +258,11 @@ pub trait Tool: Send + Sync {
     /// Its definition.
     fn spec(&self) -> &ToolSpec;
 
+    /// The sandbox that its definition declares, and how much of it this machine enforces; none if it declares none.
+    fn sandbox(&self) -> Option<SandboxReached> {
+        None
+    }
+
     /// What a call of it means to its run.
     fn kind(&self) -> ToolKind {
         ToolKind::Work
@@ -269,6 +279,11 @@ pub trait Tool: Send + Sync {
 pub trait Started: Send {
     /// The process that will execute it, if it has its own.
     fn process(&self) -> Option<Process>;
+
+    /// How much of the tool's sandbox is enforced; none if it declares none.
+    fn sandbox(&self) -> Option<SandboxReached> {
+        None
+    }
 
     /// Executes the call: the work proceeds as the returned value is driven. It ends soon after `cancel` is triggered, with everything it
     /// had started torn down.

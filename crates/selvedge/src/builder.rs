@@ -13,7 +13,7 @@ use selvedge_items::{Config, Library, Policy};
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, Model, Price};
 use selvedge_store_local::Access;
-use selvedge_tools::InvalidTool;
+use selvedge_tools::{InvalidTool, Sandbox};
 use tokio::runtime::Handle;
 
 use crate::error::Result;
@@ -57,6 +57,7 @@ pub struct Builder {
     limits: Limits,
     environment: BTreeMap<String, String>,
     secrets: Vec<String>,
+    sandbox_helper: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -151,6 +152,14 @@ impl Builder {
         self
     }
 
+    /// The program that restricts the processes of tools that declare a `sandbox`. It is started with arguments of its own: one whose `main`
+    /// begins with [`tools::sandbox::helper::answer`](crate::tools::sandbox::helper::answer), such as `selvedge` itself. Without it, tools
+    /// whose sandbox is required are refused.
+    pub fn sandbox_helper(mut self, program: impl Into<PathBuf>) -> Self {
+        self.sandbox_helper = Some(program.into());
+        self
+    }
+
     /// A text that must never reach a log: it is masked in messages, arguments, results and drafts.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.secrets.push(secret.into());
@@ -215,7 +224,8 @@ impl Builder {
         let agent = AgentId::new(self.agent.as_deref().unwrap_or(DEFAULT_AGENT))?;
         let defaults = Defaults { agent, model: default_model, limits: self.limits, capabilities, risks };
         let folder = home.project.clone();
-        let project = Project { library, folder, environment: self.environment, config, models, program };
+        let sandbox = self.sandbox_helper.map(Sandbox::new);
+        let project = Project { library, folder, environment: self.environment, config, models, program, sandbox };
         Selvedge::assemble(OpenStore { store, access, notices }, trust, project, keeper, redactor, defaults)
     }
 }

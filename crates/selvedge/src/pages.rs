@@ -110,7 +110,7 @@ impl Read {
         Ok((is_whole && is_all && !read.is_rotated && read.failed.is_none()).then_some(read))
     }
 
-    fn take(&mut self, thread: &ThreadId, entry: &selvedge_log::scan::Entry) {
+    fn take(&mut self, thread: &ThreadId, entry: &selvedge_log::scan::ScannedChangeset) {
         if self.failed.is_some() {
             return;
         }

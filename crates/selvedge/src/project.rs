@@ -38,7 +38,8 @@ use selvedge_model::run::PromptPart;
 use selvedge_model::tool::Risk;
 use selvedge_model::{AgentId, Digest, DirectiveId, Embedder, Manifest, NewThread, Run, TaskId, Tool, ToolSpec};
 use selvedge_tools::{
-    CommandEnvironment, CommandTool, DeclaredOutput, DirectiveReturn, FileList, FileRead, FileWrite, Folders,
+    CommandEnvironment, CommandTool, DeclaredOutput, DirectiveReturn, FileEdit, FileGlob, FileGrep, FileList, FileRead,
+    FileWrite, Folders, Sandbox,
 };
 use serde_json::{Map, Value, json};
 
@@ -125,6 +126,8 @@ pub struct Project {
     pub models: Models,
     /// The tools and instructions of the embedding program.
     pub program: Program,
+    /// What restricts the processes of tools; without it nothing does.
+    pub sandbox: Option<Sandbox>,
 }
 
 impl Project {
@@ -374,13 +377,20 @@ impl Project {
         Ok(vec![
             Arc::new(FileRead::new(folders.clone())?),
             Arc::new(FileWrite::new(folders.clone())?),
-            Arc::new(FileList::new(folders)?),
+            Arc::new(FileEdit::new(folders.clone())?),
+            Arc::new(FileList::new(folders.clone())?),
+            Arc::new(FileGlob::new(folders.clone())?),
+            Arc::new(FileGrep::new(folders)?),
         ])
     }
 
     /// A tool that the project or the user declares.
     pub fn declared_tool(&self, id: &DirectiveId) -> Result<Arc<dyn Tool>, ProjectError> {
-        let around = CommandEnvironment { root: self.folder.clone(), environment: self.environment.clone() };
+        let around = CommandEnvironment {
+            root: self.folder.clone(),
+            environment: self.environment.clone(),
+            sandbox: self.sandbox.clone(),
+        };
         let declaration = self.library.tool(id)?.item;
         Ok(Arc::new(CommandTool::new(declaration, &around)?))
     }

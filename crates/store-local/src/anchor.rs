@@ -267,7 +267,7 @@ mod tests {
         let path = folder.path().join("registry.db");
         std::fs::File::create(&path).unwrap();
         crate::schema::create(&path).unwrap();
-        let db = Db::open(&path, crate::schema::Use::Write, None).unwrap();
+        let db = Db::open(&path, crate::schema::ConnectionMode::Write, None).unwrap();
         for name in ["a", "scribe-0123456789ab", "x/y", "z9", "team/one-00112233445566778899aabbccddeeff"] {
             let sql = "INSERT INTO budget_ledger (thread_id, own_spend, children_spend, reserved_spend, open, status, version, \
                        incomplete, mark) VALUES (?, 0, 0, 0, 0, 'active', 1, 0, x'')";

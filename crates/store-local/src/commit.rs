@@ -23,18 +23,18 @@ use crate::core::{CachedThread, Core, DbWriter, Durability, PendingThread, Signi
 use crate::db::Db;
 use crate::feed::FeedEnd;
 use crate::inbox;
-use crate::index::{self, Added, RowUpdate};
+use crate::index::{self, AddedRows, RowUpdate};
 use crate::leading_events::LeadingEvents;
 use crate::redo;
 use crate::rows::{self, Row};
 use crate::saved_state;
 use crate::sealed::Mark;
-use crate::view::{Basis, LocalView};
+use crate::view::{LocalView, ReadSource};
 
 /// What each attempt to commit a batch reads. A batch that lost to other processes three times is prepared under `commit.lock`, where no
 /// other process can commit; if that keeps failing, a file is being damaged faster than it is repaired.
-const ATTEMPTS: [Basis; 10] = {
-    use Basis::{Cache, Database, Locked};
+const ATTEMPTS: [ReadSource; 10] = {
+    use ReadSource::{Cache, Database, Locked};
     [Cache, Database, Database, Locked, Database, Locked, Database, Locked, Database, Locked]
 };
 
@@ -125,15 +125,15 @@ impl Core {
                 return Ok(answer);
             }
             let outcome = match basis {
-                Basis::Locked => self.commit_locked(batch),
-                Basis::Cache | Basis::Database => {
+                ReadSource::Locked => self.commit_locked(batch),
+                ReadSource::Cache | ReadSource::Database => {
                     self.job(batch, basis).map(|job| self.group.submit(job, |jobs| self.commit_together(jobs)))
                 }
             };
             let outcome = match outcome {
                 // Memory may be outdated, and an unrepaired file can't be repaired under the lock; only an error from the database is
                 // final.
-                Err(_) if basis != Basis::Database => continue,
+                Err(_) if basis != ReadSource::Database => continue,
                 outcome => outcome?,
             };
             match outcome {
@@ -150,7 +150,7 @@ impl Core {
         Err(Error::Database { why: "gave up after 10 conflicting commits".to_owned(), retryable: true })
     }
 
-    fn job(&self, batch: &Batch, basis: Basis) -> Result<Job> {
+    fn job(&self, batch: &Batch, basis: ReadSource) -> Result<Job> {
         let view = LocalView::new(self, basis);
         let signing = self.signing()?;
         let prepared = prepare(batch.clone(), &view, &signing.signer, &*self.ids, self.clock.now())?;
@@ -248,7 +248,7 @@ impl Core {
 
     /// Prepares and commits a batch while no other process can write.
     fn commit_locked(&self, batch: &Batch) -> Result<JobOutcome> {
-        let mut outcomes = self.commit_jobs(|| Ok(vec![self.job(batch, Basis::Locked)?]))?;
+        let mut outcomes = self.commit_jobs(|| Ok(vec![self.job(batch, ReadSource::Locked)?]))?;
         Ok(outcomes.pop().unwrap_or(JobOutcome::Stale))
     }
 
@@ -435,7 +435,7 @@ impl Core {
             lock(&self.spares).forget(&lost);
         }
         newest.announce(connection, id, head.version, &lines)?;
-        let added = Added {
+        let added = AddedRows {
             log: &head.log_id,
             messages: &part.messages,
             runs: &part.runs,

@@ -204,7 +204,8 @@ pub(crate) fn newest_of(db: &Db, bucket: u64) -> Result<Vec<u64>> {
     let mut newest = Vec::new();
     let mut before = None;
     while let Some(row) = found.next().map_err(database)? {
-        let (thread, posted): (i64, String) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+        let thread: i64 = row.get(0).map_err(database)?;
+        let posted: String = row.get(1).map_err(database)?;
         // They come from an index: what it leaves out makes the sum too small, and what it has too much is told here.
         if Bucket::of_inbox(thread) != Bucket::Inboxes(bucket) || before.replace(thread) >= Some(thread) {
             return Err(bad_row("an index of inboxes was changed"));

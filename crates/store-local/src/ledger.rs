@@ -65,7 +65,7 @@ fn posted(family: &[Row], id: &AccountId) -> u64 {
 
 /// Whether a record follows from the known state of its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fit {
+pub(crate) enum Continuity {
     /// It does, or was known already.
     Exact,
     /// A record before it is missing.
@@ -73,13 +73,13 @@ pub(crate) enum Fit {
 }
 
 /// Applies the record of one posting.
-pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result<Fit> {
+pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result<Continuity> {
     let known = rows::accounts(connection, "thread_id = ?", record.account.as_str())?.pop();
     let before = known.as_ref().map(|account| account.version);
     if before.is_some_and(|version| version >= record.account_version) {
-        return Ok(Fit::Exact);
+        return Ok(Continuity::Exact);
     }
-    let Some(posting) = Posting::from_record(event_type, record) else { return Ok(Fit::Gap) };
+    let Some(posting) = Posting::from_record(event_type, record) else { return Ok(Continuity::Gap) };
     let reservation = match posting.reservation() {
         Some(name) => rows::reservation(connection, &record.account, name)?,
         None => None,
@@ -88,13 +88,13 @@ pub(crate) fn take(connection: &Db, event_type: &str, record: &Record) -> Result
     let (mut account, reservation, fit) =
         match post(known.as_ref().or(assumed.as_ref()), reservation.as_ref(), &posting) {
             Ok(posted) if posted.record == *record && assumed.is_some() => {
-                (posted.account, posted.reservation, Fit::Gap)
+                (posted.account, posted.reservation, Continuity::Gap)
             }
-            Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Fit::Exact),
-            Ok(posted) => (agreeing(posted.account, record), posted.reservation, Fit::Gap),
-            Err(_) => (agreeing(unposted(known, &posting, record), record), reservation, Fit::Gap),
+            Ok(posted) if posted.record == *record => (posted.account, posted.reservation, Continuity::Exact),
+            Ok(posted) => (agreeing(posted.account, record), posted.reservation, Continuity::Gap),
+            Err(_) => (agreeing(unposted(known, &posting, record), record), reservation, Continuity::Gap),
         };
-    account.incomplete |= fit == Fit::Gap;
+    account.incomplete |= fit == Continuity::Gap;
     if let Some(name) = posting.reservation() {
         rows::put_reservation(connection, &record.account, name, reservation.as_ref())?;
     }
@@ -188,7 +188,7 @@ pub(crate) fn settle(connection: &Db, id: &AccountId, records: &BTreeMap<u64, (&
     let mut is_whole = true;
     let mut children = Children::default();
     for (event_type, record) in records.values() {
-        is_whole &= take(connection, event_type, record)? == Fit::Exact;
+        is_whole &= take(connection, event_type, record)? == Continuity::Exact;
         children.note(event_type, record);
     }
     let newest = records.keys().next_back().copied().unwrap_or(0);

@@ -7,7 +7,7 @@ use std::io::{self, BufReader};
 use std::ops::Range;
 
 use selvedge_log::hash::{SealKey, sha256};
-use selvedge_log::scan::{Entry, Examined, Scanner, Signatures, examine};
+use selvedge_log::scan::{Examined, ScannedChangeset, Scanner, Signatures, examine};
 use selvedge_log::{Tail, Trust};
 use selvedge_model::account::Record;
 use selvedge_model::account::replay::DeletedPostings;
@@ -22,7 +22,7 @@ use crate::anchor;
 use crate::db::Db;
 use crate::disk::{Disk, OpenMode};
 use crate::inbox;
-use crate::index::{self, Added, RowUpdate};
+use crate::index::{self, AddedRows, RowUpdate};
 use crate::layout::Layout;
 use crate::overlay::Overlay;
 use crate::rows::{self, Row, bad_row};
@@ -31,7 +31,7 @@ use crate::sealed::Mark;
 
 /// What a log records that concerns more than its thread.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
+pub(crate) struct LogRecords {
     /// Postings, with the type of the event that records them.
     pub(crate) postings: Vec<(&'static str, Record)>,
     /// Postings that it records as lost.
@@ -72,7 +72,7 @@ pub(crate) struct Replay<'a> {
     state_changed: bool,
     posted: PostedVersions,
     consumed: ConsumedRequests,
-    gathered: Gathered,
+    gathered: LogRecords,
     failed: Option<Error>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Replay<'a> {
 pub(crate) struct Replayed {
     pub(crate) id: i64,
     pub(crate) manifest: Manifest,
-    pub(crate) gathered: Gathered,
+    pub(crate) gathered: LogRecords,
 }
 
 impl<'a> Replay<'a> {
@@ -99,7 +99,7 @@ impl<'a> Replay<'a> {
             state_changed: false,
             posted: PostedVersions::new(),
             consumed: ConsumedRequests::default(),
-            gathered: Gathered::default(),
+            gathered: LogRecords::default(),
             failed: None,
         }
     }
@@ -110,13 +110,13 @@ impl<'a> Replay<'a> {
     }
 
     /// Adds one changeset; an error is returned by [`Replay::finish`].
-    pub(crate) fn entry(&mut self, entry: &Entry) {
+    pub(crate) fn entry(&mut self, entry: &ScannedChangeset) {
         if self.failed.is_none() {
             self.failed = self.take(entry).err();
         }
     }
 
-    fn take(&mut self, entry: &Entry) -> Result<()> {
+    fn take(&mut self, entry: &ScannedChangeset) -> Result<()> {
         let (Some(checkpoint), Some(last)) = (entry.checkpoint(), entry.lines.last()) else { return Ok(()) };
         let at = last.timestamp;
         for line in &entry.lines {
@@ -189,7 +189,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn add(&mut self, id: i64, entry: &Entry, at: Timestamp) -> Result<()> {
+    fn add(&mut self, id: i64, entry: &ScannedChangeset, at: Timestamp) -> Result<()> {
         let mut messages = Vec::new();
         let mut runs = Vec::new();
         let mut erased: Vec<BlobErased> = Vec::new();
@@ -212,7 +212,7 @@ impl<'a> Replay<'a> {
         }
         let touched_run = entry.checkpoint().and_then(|checkpoint| checkpoint.run_id.as_ref());
         let log = &entry.head.log_id;
-        let added = Added { log, messages: &messages, runs: &runs, erased: &erased, touched_run, at };
+        let added = AddedRows { log, messages: &messages, runs: &runs, erased: &erased, touched_run, at };
         // An imported log may have a message twice.
         index::add(self.connection, id, &added)?;
         match &self.manifest {
@@ -277,7 +277,7 @@ pub(crate) fn read_log(
     thread: &ThreadId,
     trust: &Trust,
     watched: Option<u64>,
-    mut each: impl FnMut(&Entry),
+    mut each: impl FnMut(&ScannedChangeset),
 ) -> io::Result<Examined> {
     let file = match disk.open(&layout.transcript(thread), OpenMode::Read) {
         Ok(file) => Some(file),

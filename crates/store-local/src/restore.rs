@@ -33,7 +33,7 @@ use crate::layout::{Layout, check_folder};
 use crate::open::{self, Access, LocalStore, Options};
 use crate::reindex::Rebuild;
 use crate::rows;
-use crate::schema::{self, Use, database};
+use crate::schema::{self, ConnectionMode, database};
 use crate::system::{SystemClock, SystemIds};
 
 /// The maximum length of a `backup.json`.
@@ -350,7 +350,7 @@ pub(crate) fn left_out(layout: &Layout, disk: &dyn Disk) -> Vec<FailedCheck> {
 
 /// Makes the database match the restored threads. False if it has other heads.
 fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, VerifiedThread>) -> Result<bool> {
-    let connection = Db::open(path, Use::Write, None)?;
+    let connection = Db::open(path, ConnectionMode::Write, None)?;
     // A copied database is not in the journal mode that a store needs; the file keeps the mode from here on.
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
     let work = connection.unchecked_transaction().map_err(database)?;

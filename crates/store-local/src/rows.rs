@@ -593,7 +593,7 @@ mod tests {
         let path = folder.path().join("registry.db");
         std::fs::File::create(&path).unwrap();
         crate::schema::create(&path).unwrap();
-        let connection = Db::open(&path, crate::schema::Use::Read, None).unwrap();
+        let connection = Db::open(&path, crate::schema::ConnectionMode::Read, None).unwrap();
         for name in ["a", "b", "a", "c"] {
             let thread = ThreadId::new(name).unwrap();
             assert!(find(&connection, &thread).unwrap().is_none());

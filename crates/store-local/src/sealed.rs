@@ -326,7 +326,7 @@ mod tests {
         let path = folder.path().join("registry.db");
         std::fs::File::create(&path).unwrap();
         crate::schema::create(&path).unwrap();
-        let db = Db::open(&path, crate::schema::Use::Read, None).unwrap();
+        let db = Db::open(&path, crate::schema::ConnectionMode::Read, None).unwrap();
         let sql = "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_xinfo(m.name) AS c \
                    WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' AND c.hidden = 0";
         let mut statement = db.prepare(sql).unwrap();

@@ -65,4 +65,4 @@ pub use selvedge_log as log;
 #[doc(hidden)]
 pub use selvedge_model as model;
 pub use snapshot::Snapshots;
-pub use verify::{Stored, Verify};
+pub use verify::{StoredThread, Verify};

@@ -299,7 +299,7 @@ pub struct GroupUsage {
 
 /// Sums up records.
 #[derive(Clone, Debug)]
-pub struct Summary<D> {
+pub struct UsageSummary<D> {
     group: Group,
     day: D,
     /// The groups, by their names.
@@ -311,7 +311,7 @@ pub struct Summary<D> {
 /// What a run used without a known model, in a summary by model.
 pub const NO_MODEL: &str = "unknown";
 
-impl<D: Fn(Timestamp) -> String> Summary<D> {
+impl<D: Fn(Timestamp) -> String> UsageSummary<D> {
     /// An empty summary; `day` names the day of a time.
     pub fn new(group: Group, day: D) -> Self {
         Self { group, day, groups: BTreeMap::new(), total: GroupUsage::default() }

@@ -20,12 +20,15 @@ use std::time::Duration;
 
 use selvedge_model::event::{EffectClass, Process};
 use selvedge_model::path::Path;
-use selvedge_model::tool::{CommandSpec, Dispatch, Reconciled, Started, Stdin};
+use selvedge_model::tool::{
+    CommandSpec, Dispatch, Reconciled, SandboxLevel, SandboxReached, SandboxSpec, Started, Stdin,
+};
 use selvedge_model::{Call, CallId, Cancel, Tool, ToolError, ToolSpec};
 
 use crate::error::InvalidTool;
 use crate::in_process;
-use crate::process::{Gated, ProcessSpec};
+use crate::process::{Confinement, Gated, ProcessSpec};
+use crate::sandbox::{self, Sandbox};
 use crate::schema::Schema;
 use argv::Argv;
 
@@ -36,6 +39,8 @@ pub struct CommandEnvironment {
     pub root: PathBuf,
     /// The environment; commands get the variables that their definitions name. Programs are searched for in its `PATH`.
     pub environment: BTreeMap<String, String>,
+    /// What restricts commands that declare a sandbox; without it nothing does, and those that require one are refused.
+    pub sandbox: Option<Sandbox>,
 }
 
 /// A command as a tool.
@@ -54,6 +59,10 @@ pub struct CommandTool {
     folder: PathBuf,
     environment: Vec<(String, String)>,
     path: String,
+    /// What its process may reach, and what sees to that.
+    sandbox: Option<(SandboxSpec, Option<Sandbox>)>,
+    /// Where temporary folders are made.
+    temporary: PathBuf,
 }
 
 /// A year: the longest time limit.
@@ -79,6 +88,11 @@ impl CommandTool {
             command: argv(&command.command).map_err(|why| invalid(format!("as `command`, {why}")))?,
             environment: allowed(&command.environment, &around.environment).map_err(invalid)?,
             path: around.environment.get("PATH").cloned().unwrap_or_default(),
+            temporary: around.environment.get("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from),
+            sandbox: command
+                .sandbox
+                .filter(|spec| spec.level != SandboxLevel::Off)
+                .map(|spec| (spec, around.sandbox.clone())),
             root: around.root.clone(),
             folder: around.root.join(command.working_folder.as_deref().unwrap_or_default()),
             timeout: Duration::from_secs(command.timeout_seconds.min(TIMEOUT_SECONDS_MOST)),
@@ -109,16 +123,39 @@ impl CommandTool {
         ];
         environment.extend(ours.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let folder = self.working_folder()?;
+        let program = argv::find(&program, &self.path, &folder)?;
+        let (program, arguments, confinement) = self.confined(program, arguments, &mut environment)?;
         Ok(ProcessSpec {
-            program: argv::find(&program, &self.path, &folder)?,
+            program,
             arguments,
             environment,
             folder,
+            confinement,
             stdin: (self.stdin == Stdin::Json).then(|| format!("{}\n", call.arguments).into_bytes()),
             timeout: self.timeout,
             stdout_bytes_max: self.output_bytes_max,
             leashed,
         })
+    }
+
+    /// Puts the program into its sandbox, if it declares one.
+    fn confined(
+        &self,
+        program: PathBuf,
+        arguments: Vec<String>,
+        environment: &mut Vec<(String, String)>,
+    ) -> Result<(PathBuf, Vec<String>, Option<Confinement>), String> {
+        let Some((spec, sandbox)) = &self.sandbox else { return Ok((program, arguments, None)) };
+        let Some(sandbox) = sandbox else {
+            let reached = sandbox::reached_nothing(spec);
+            sandbox::refuse_less(&reached)?;
+            return Ok((program, arguments, Some(Confinement { reached, temporary: None })));
+        };
+        let around = sandbox.around(spec, &self.root, &self.temporary, program, arguments)?;
+        environment.retain(|(name, _)| around.environment.iter().all(|(ours, _)| ours != name));
+        environment.extend(around.environment);
+        let confinement = Confinement { reached: around.reached, temporary: around.temporary };
+        Ok((around.program, around.arguments, Some(confinement)))
     }
 
     /// The folder in which the program is started, with every link followed: it must be inside the project.
@@ -142,6 +179,11 @@ impl CommandTool {
 impl Tool for CommandTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn sandbox(&self) -> Option<SandboxReached> {
+        let (spec, sandbox) = self.sandbox.as_ref()?;
+        Some(sandbox.as_ref().map_or_else(|| sandbox::reached_nothing(spec), |sandbox| sandbox.reached(spec)))
     }
 
     fn start(&self, call: &Call) -> Result<Box<dyn Started>, ToolError> {
@@ -175,6 +217,10 @@ struct StartedCommand {
 impl Started for StartedCommand {
     fn process(&self) -> Option<Process> {
         self.gated.process().cloned()
+    }
+
+    fn sandbox(&self) -> Option<SandboxReached> {
+        self.gated.reached().cloned()
     }
 
     fn dispatch(self: Box<Self>, cancel: &Cancel) -> Dispatch {

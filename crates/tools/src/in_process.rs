@@ -10,11 +10,16 @@ use sha2::{Digest as _, Sha256};
 /// Work that waits to be dispatched.
 pub(crate) struct InProcessCall {
     tool: String,
-    work: Box<dyn FnOnce() -> Output + Send>,
+    work: Box<dyn FnOnce(&Cancel) -> Output + Send>,
 }
 
 impl InProcessCall {
     pub(crate) fn boxed(tool: &str, work: impl FnOnce() -> Output + Send + 'static) -> Box<dyn Started> {
+        Self::stoppable(tool, move |_| work())
+    }
+
+    /// Work that may take long, and checks whether it was cancelled.
+    pub(crate) fn stoppable(tool: &str, work: impl FnOnce(&Cancel) -> Output + Send + 'static) -> Box<dyn Started> {
         Box::new(Self { tool: tool.to_owned(), work: Box::new(work) })
     }
 }
@@ -25,9 +30,10 @@ impl Started for InProcessCall {
     }
 
     fn dispatch(self: Box<Self>, cancel: &Cancel) -> Dispatch {
+        let cancel = cancel.clone();
         match cancel.said() {
             Some(_) => Dispatch::Done(Err(ToolError::Stopped { tool: self.tool })),
-            None => Dispatch::blocking(move || Ok((self.work)())),
+            None => Dispatch::blocking(move || Ok((self.work)(&cancel))),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! - [`directive_return`]: returning the outputs of a directive.
 //! - [`command`]: programs of the user, declared as tools.
 //! - [`process`]: a program behind a gate, in a group of its own; and ending processes that an earlier process of the engine left.
+//! - [`sandbox`]: what a program may reach.
 //! - [`schema`]: arguments checked against a tool's JSON Schema.
 //!
 //! Nothing here reads the environment: what a tool may see of it is passed in.
@@ -17,12 +18,14 @@ pub mod error;
 pub mod files;
 mod in_process;
 pub mod process;
+pub mod sandbox;
 pub mod schema;
 
 pub use command::{CommandEnvironment, CommandTool};
 pub use directive_return::{DeclaredOutput, DirectiveReturn};
 pub use error::InvalidTool;
-pub use files::{FileList, FileRead, FileWrite, Folders};
+pub use files::{FileEdit, FileGlob, FileGrep, FileList, FileRead, FileWrite, Folders};
 pub use in_process::spec as built_in;
 pub use process::{Detached, ProcessGroups};
+pub use sandbox::Sandbox;
 pub use schema::Schema;

@@ -12,9 +12,9 @@
 //!   tools are on one; an at_most_once tool continues alone, and is ended by its recorded identity.
 //! - Output is read as it comes and kept up to a bound; the excess is counted and dropped.
 //!
-//! What is not possible: a program that leaves the group (`setsid`) is not killed. If it holds the output open, that is noticed and reported.
-//! One that kills its watcher is off its leash. A descriptor that this process inherited open is passed on to the program. Nothing here
-//! restricts a program further than the user is restricted.
+//! What is not possible without a [sandbox](crate::sandbox): a program that leaves the group (`setsid`) is not killed. If it holds the output
+//! open, that is noticed and reported. One that kills its watcher is off its leash. A descriptor that this process inherited open is passed
+//! on to the program. Nothing here restricts a program further than the user is restricted.
 
 pub(crate) mod bounded_output;
 mod detached;
@@ -25,5 +25,6 @@ mod run;
 
 pub use detached::Detached;
 pub use end::ProcessGroups;
-pub(crate) use gate::{Gated, ProcessSpec};
+pub(crate) use gate::{Confinement, Gated, ProcessSpec};
+pub(crate) use identity::descendants;
 pub(crate) use run::{EndedProcess, ProcessEnd};

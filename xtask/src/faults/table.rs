@@ -110,8 +110,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a reader that failed once ignores the write-ahead log",
         file: "crates/store-local/src/schema.rs",
-        old: "Err(Error::Io { .. }) if usage == Use::Read && is_folded(path) && !may_write_beside(path) => {",
-        new: "Err(_) if usage == Use::Read && is_folded(path) => {",
+        old: "Err(Error::Io { .. }) if usage == ConnectionMode::Read && is_folded(path) && !may_write_beside(path) => {",
+        new: "Err(_) if usage == ConnectionMode::Read && is_folded(path) => {",
         by: Tests(TESTKIT, "a_reader_that_could_not_read_once"),
     },
     Fault {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use selvedge_engine::Error;
 use selvedge_engine::ledger;
-use selvedge_engine::ledger::audit::{self, Audit, Branch, Cause, Found, Tree, Unavailable};
+use selvedge_engine::ledger::audit::{self, AccountTree, Audit, Branch, Cause, Found, Unavailable};
 use selvedge_model::account::replay::AccountFlaw;
 use selvedge_model::account::{Account, AccountId, AccountStatus, PostingError, Reservation, ReservationState};
 use selvedge_model::id::ReservationId;
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 }
 
 /// The audit of the signed logs. An untrusted key is an error of its own, not a difference in the ledger.
-fn audited(store: &dyn Backend, tree: &Tree) -> Result<Audit> {
+fn audited(store: &dyn Backend, tree: &AccountTree) -> Result<Audit> {
     let audit = audit::audit(store, store.trust(), tree)?;
     for found in &audit.found {
         let Found::Log { thread, .. } = found else { continue };
@@ -108,7 +108,7 @@ struct BudgetReport {
 }
 
 impl BudgetReport {
-    fn of(tree: &Tree, audit: Option<&Audit>, store: &dyn Backend) -> Self {
+    fn of(tree: &AccountTree, audit: Option<&Audit>, store: &dyn Backend) -> Self {
         let account = |branch: &Branch| {
             let Branch { account, reservations, depth, threads, .. } = branch;
             let at_bound = at_bound(branch, store);
@@ -139,10 +139,12 @@ impl BudgetReport {
         };
         let verified = |audit: &Audit| {
             let peaks = audit.accounts.iter().map(|(id, history)| (id.to_string(), json!(history.peak)));
-            let (verdict, holds) = match (audit.found.is_empty(), audit.is_complete()) {
-                (false, _) => ("fails", Some(false)),
-                (true, true) => ("holds", Some(true)),
-                (true, false) => ("incomplete", None),
+            let (verdict, holds) = if !audit.found.is_empty() {
+                ("fails", Some(false))
+            } else if audit.is_complete() {
+                ("holds", Some(true))
+            } else {
+                ("incomplete", None)
             };
             json!({
                 "logs": audit.logs,
@@ -164,7 +166,13 @@ fn postings(audit: &Audit) -> u64 {
     audit.accounts.values().map(|history| history.postings).sum()
 }
 
-fn show(thread: &ThreadId, store: &dyn Backend, tree: &Tree, audit: Option<&Audit>, output: &Output) -> Result<()> {
+fn show(
+    thread: &ThreadId,
+    store: &dyn Backend,
+    tree: &AccountTree,
+    audit: Option<&Audit>,
+    output: &Output,
+) -> Result<()> {
     if tree.accounts.is_empty() {
         return output.text(format_args!("{thread} has no account: it called no model with a price"));
     }
@@ -289,10 +297,14 @@ fn at_bound<'b>(branch: &'b Branch, store: &dyn Backend) -> Vec<(&'b Reservation
     }
     let mut answered = BTreeSet::new();
     let is_read = branch.threads.iter().all(|thread| unreported(thread, store, &mut answered).is_ok());
-    let why = |held: &Reservation| match is_read {
-        _ if answered.contains(&held.id) => "usage_not_reported",
-        true => "answer_lost",
-        false => "usage_unknown",
+    let why = |held: &Reservation| {
+        if answered.contains(&held.id) {
+            "usage_not_reported"
+        } else if is_read {
+            "answer_lost"
+        } else {
+            "usage_unknown"
+        }
     };
     unknown.into_iter().map(|held| (held, why(held))).collect()
 }
@@ -363,7 +375,7 @@ fn bar(account: &Account) -> String {
 }
 
 /// The result of a verification.
-fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
+fn judge(thread: &ThreadId, tree: &AccountTree, audit: &Audit) -> Result<()> {
     let Some(first) = audit.found.first() else { return Ok(()) };
     let more = match audit.found.len() {
         1 => String::new(),
@@ -394,7 +406,7 @@ fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
 }
 
 /// The thread whose log has the call that exceeded a ceiling. A child that exceeds its ceiling exceeds its parents' too.
-fn crossed_in<'a>(tree: &Tree, audit: &'a Audit) -> Option<&'a ThreadId> {
+fn crossed_in<'a>(tree: &AccountTree, audit: &'a Audit) -> Option<&'a ThreadId> {
     let depth =
         |id: &AccountId| tree.accounts.iter().find(|branch| branch.account.id == *id).map(|branch| branch.depth);
     let crossed = audit.found.iter().filter_map(|found| match found {

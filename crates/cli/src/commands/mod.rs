@@ -51,6 +51,7 @@ pub(crate) mod replay;
 pub(crate) mod restore;
 pub(crate) mod resume;
 pub(crate) mod run;
+pub(crate) mod sandbox_check;
 pub(crate) mod search;
 pub(crate) mod send;
 pub(crate) mod sign;

@@ -10,8 +10,8 @@ use selvedge::model::{Event, Manifest};
 use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::project::Project;
 use selvedge::providers::Replay;
-use selvedge::providers::replay::Recorded;
-use selvedge::replay::{Difference, Recording, ReplayOptions, Report, Step, replay};
+use selvedge::providers::replay::RecordedEvents;
+use selvedge::replay::{Difference, RecordedChangeset, Recording, ReplayOptions, Report, replay};
 use selvedge::{Engine, RunConfig};
 use selvedge_model::ThreadId;
 use selvedge_store::Backend;
@@ -145,8 +145,9 @@ fn nothing_left(thread: &ThreadId, from: u64, last_run: Option<u64>) -> Failure 
 
 /// The last version of the run that a version belongs to.
 fn end_of_run(recording: &Recording, version: u64) -> u64 {
-    let run = recording.steps.iter().find(|step| step.version() == version).and_then(Step::run);
-    let of_run = recording.steps.iter().filter(|step| run.is_some() && step.run() == run).map(Step::version);
+    let run = recording.steps.iter().find(|step| step.version() == version).and_then(RecordedChangeset::run);
+    let of_run =
+        recording.steps.iter().filter(|step| run.is_some() && step.run() == run).map(RecordedChangeset::version);
     of_run.max().unwrap_or(version)
 }
 
@@ -186,12 +187,12 @@ fn run_config(engine: &Engine, project: &Arc<Project>, store: &Arc<dyn Backend>,
 
 /// The version at which the last run began.
 fn last_run(recording: &Recording) -> Option<u64> {
-    let begins = |step: &&Step| step.events.iter().any(|event| matches!(event, Event::RunStarted(_)));
-    recording.steps.iter().rfind(begins).map(Step::version)
+    let begins = |step: &&RecordedChangeset| step.events.iter().any(|event| matches!(event, Event::RunStarted(_)));
+    recording.steps.iter().rfind(begins).map(RecordedChangeset::version)
 }
 
 fn recorded(recording: &Recording) -> Replay {
-    Replay::new(recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events }))
+    Replay::new(recording.steps.iter().map(|step| RecordedEvents { reason: step.reason(), events: &step.events }))
 }
 
 fn show(report: &Report, changes: &[PromptChange], context: &Context<'_>) -> Result<()> {
@@ -265,7 +266,8 @@ fn short_text(value: &Value) -> Option<String> {
 
 fn outcome(report: &Report, last_run: Option<u64>) -> Result<()> {
     let Some(first) = report.differences.first() else { return Ok(()) };
-    let (thread, version): (&ThreadId, u64) = (&report.thread_id, first.version);
+    let thread = &report.thread_id;
+    let version = first.version;
     let message = format!("`{thread}` diverged at version {version}: {}", count(report.count, "difference"));
     // The rest of a run that diverged can't be compared.
     let from = report.ended_at.unwrap_or(version);

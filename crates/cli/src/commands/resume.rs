@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         });
     }
     let raise = crate::limit::all(&args.raise);
-    let mut is_left = false;
+    let mut is_queued = false;
     let shown = running.show(context, work, |running, work, cancel, tell| {
         let engine = &running.engine;
         let raised = engine.resume(&thread, input.clone().raising(raise.clone()), work.clone(), cancel, tell);
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         // The holder serves pending requests before it releases the lease.
         let end = engine.end_of_chain(&thread)?;
         engine.raise(&end, &raise)?;
-        is_left = true;
+        is_queued = true;
         match (input.is_empty(), running.store.get(&end)?.manifest.status) {
             (false, _) => engine.send(&thread, input, work.clone(), cancel, tell),
             (true, Status::Running) => raised,
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         }
     });
     match shown {
-        Err(failure) if is_left && matches!(failure.code, "lease_held" | "not_runnable") => {
+        Err(failure) if is_queued && matches!(failure.code, "lease_held" | "not_runnable") => {
             context.output.tell(format!("queued: the process running {thread} will apply it"));
             Ok(())
         }

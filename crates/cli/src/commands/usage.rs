@@ -2,7 +2,7 @@
 
 use selvedge_model::{Cancel, Timestamp};
 use selvedge_store::Backend;
-use selvedge_store::usage::{Group, GroupUsage, Summary, Used};
+use selvedge_store::usage::{Group, GroupUsage, UsageSummary, Used};
 use selvedge_store_local::Access;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ impl By {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let (group, header) = args.by.group();
-    let mut summary = Summary::new(group, local_day);
+    let mut summary = UsageSummary::new(group, local_day);
     let mut add = |store: &dyn Backend| {
         store.each_usage(&mut |record| {
             if args.since.is_none_or(|since| record.timestamp >= since) {

@@ -13,7 +13,7 @@ mod verdict;
 use std::path::PathBuf;
 
 use selvedge_log::document::DocumentKind;
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_model::ThreadId;
 use selvedge_store::{Backend, Cursor, Error, Filter};
 use selvedge_store_local::Access;
@@ -174,7 +174,7 @@ fn every(store: &dyn Backend) -> Result<Vec<ThreadId>> {
 /// Verifies one thread. An unreadable one gets a verdict too, so that the others get theirs.
 fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> ThreadVerdict {
     let mut statements = Vec::new();
-    let mut keep = |entry: &Entry| {
+    let mut keep = |entry: &ScannedChangeset| {
         if explain {
             statements.extend(Statement::of(entry));
         }

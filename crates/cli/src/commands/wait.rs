@@ -59,9 +59,11 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let waited = waited.map_err(|error| Failure::of(&error))?;
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
     if context.output.is_json() {
-        context.output.record(&waited)?
+        context.output.record(&waited)?;
     } else {
-        outcomes().try_for_each(|outcome| show(outcome, context))?
+        for outcome in outcomes() {
+            show(outcome, context)?;
+        }
     }
     outcomes().try_for_each(|outcome| ended(&*store, outcome))
 }

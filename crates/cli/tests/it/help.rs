@@ -216,7 +216,8 @@ const SHARED: [&str; 11] = [
 #[test]
 fn a_code_has_one_meaning() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let (mut emitters, mut reasons) = (BTreeMap::<String, BTreeSet<String>>::new(), Codes::default());
+    let mut emitters = BTreeMap::<String, BTreeSet<String>>::new();
+    let mut reasons = Codes::default();
     for each in fs::read_dir(crates).unwrap() {
         let each = each.unwrap().path();
         for path in sources(&each.join("src")) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use selvedge_model::blocking::try_on_thread;
 use selvedge_model::event::{EffectClass, Process, ToolFailure};
-use selvedge_model::tool::{Output, Reconciled, Started};
+use selvedge_model::tool::{Output, Reconciled, SandboxReached, Started};
 use selvedge_model::{CallId, Cancel, Stop, ToolError};
 use tokio::time::timeout;
 
@@ -95,6 +95,14 @@ pub(crate) fn call_end(ended: Result<Output, ToolError>, is_once: bool) -> (Call
 }
 
 impl PreparedCall {
+    /// How much of its sandbox is enforced, if it has one.
+    pub(crate) fn sandbox(&self) -> Option<SandboxReached> {
+        match self {
+            Self::Tool(started) => started.sandbox(),
+            Self::Child(_) => None,
+        }
+    }
+
     /// The process that executes it, if there is one.
     pub(crate) fn process(&self) -> Option<Process> {
         match self {

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use selvedge_items::config::Wait;
 use selvedge_log::hash::sha256;
 use selvedge_model::event::{Ask, Decision, EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent};
-use selvedge_model::fold::{Call as Known, Spawned};
-use selvedge_model::tool::{Call, Output};
+use selvedge_model::fold::{CallState as Known, Spawned};
+use selvedge_model::tool::{Call, Output, SandboxReached};
 use selvedge_model::{CallId, Event, Reason, Timestamp, Tool, ToolKind, ToolSpec};
 use serde_json::{Value, json};
 
@@ -178,7 +178,7 @@ fn intents(fold: &Fold, live: &Live) -> Vec<Event> {
     for (ReadyCall { call, .. }, Prepared { born, .. }) in ready() {
         events.extend(born.iter().map(|(child, is_detached)| spawned(&call.id, child, *is_detached)));
     }
-    for (ReadyCall { tool, call, .. }, Prepared { process, is_child, .. }) in ready() {
+    for (ReadyCall { tool, call, .. }, Prepared { process, is_child, sandbox, .. }) in ready() {
         let spec = tool.spec();
         // A child that exists already has its intent, unless a new process is to run it.
         let is_there = fold.call(&call.id).is_some_and(|known| known.child.is_some());
@@ -186,6 +186,7 @@ fn intents(fold: &Fold, live: &Live) -> Vec<Event> {
         // The process that runs a child is recorded, whatever the effect class of the spawning tool.
         let is_recorded = spec.class == EffectClass::AtMostOnce || tool.kind() == ToolKind::Child;
         if is_recorded && !is_known {
+            events.extend(sandbox.as_ref().map(|reached| sandboxed(&call.id, &spec.name, reached)));
             events.push(Event::ToolIntent(ToolIntent {
                 call_id: call.id.clone(),
                 tool: spec.name.clone(),
@@ -197,6 +198,14 @@ fn intents(fold: &Fold, live: &Live) -> Vec<Event> {
         }
     }
     events
+}
+
+/// The event that records how much of a call's sandbox is enforced.
+pub(super) fn sandboxed(call: &CallId, tool: &str, reached: &SandboxReached) -> Event {
+    let mut fields = reached.to_fields();
+    fields.insert("call_id".to_owned(), call.as_str().into());
+    fields.insert("tool".to_owned(), tool.into());
+    Event::Sandboxed(fields)
 }
 
 /// Adds the results of calls that are back to a delta, in the order of the calls.

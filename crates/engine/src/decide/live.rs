@@ -7,13 +7,13 @@ use selvedge_model::answer::{Answer, End};
 use selvedge_model::event::{Ask, EffectClass, Process, Suspended, ToolFailure};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::Block;
-use selvedge_model::tool::Output;
+use selvedge_model::tool::{Output, SandboxReached};
 use selvedge_model::{CallId, Digest, Event, ModelError, Reason, RunId, RunMeta, Stop, ThreadId, Timestamp, ToolKind};
 use serde_json::json;
 
 use crate::conversation::OpenCall;
 use crate::decide::asking::Turn;
-use crate::decide::calls::{CallPlan, PlannedCall, ReadyCall, is_on_record};
+use crate::decide::calls::{CallPlan, PlannedCall, ReadyCall, is_on_record, sandboxed};
 use crate::decide::ending::Failed;
 use crate::decide::hooks::HookMemory;
 use crate::decide::requests::{Pending, changes_run};
@@ -128,6 +128,8 @@ pub(crate) struct Prepared {
     pub(crate) born: Option<(ThreadId, bool)>,
     /// Whether it resumes a child that has its intent already.
     pub(crate) is_child: bool,
+    /// How much of its sandbox is enforced, if it has one.
+    pub(crate) sandbox: Option<SandboxReached>,
 }
 
 /// The outcome of a step. A successful commit has none: it changes the fold.
@@ -293,7 +295,14 @@ impl Live {
     /// Adds the outcome of a step.
     pub(crate) fn take(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Ready(call, prepared) => self.at(&call, Stage::Ready { prepared, is_recorded: false }),
+            Outcome::Ready(call, prepared) => {
+                // A call without an intent has its sandbox recorded with its result.
+                let flight = self.flights.iter_mut().find(|flight| flight.open.id == call && !flight.is_once());
+                if let (Some(flight), Some(reached)) = (flight, &prepared.sandbox) {
+                    flight.event = Some(sandboxed(&call, &flight.open.name, reached));
+                }
+                self.at(&call, Stage::Ready { prepared, is_recorded: false });
+            }
             Outcome::NotReady(call, Refused::Waits(suspended)) => {
                 self.set_finding(call, CallFinding::Limited(*suspended))
             }

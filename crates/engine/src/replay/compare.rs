@@ -9,7 +9,7 @@ use selvedge_model::{Event, Reason, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::recording::Step;
+use super::recording::RecordedChangeset;
 
 /// One difference between record and replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,12 +35,18 @@ const TOLD_MAX: usize = 20;
 
 impl Difference {
     /// A changeset that is missing, or was replaced by another one.
-    pub(crate) fn of_step(step: &Step, now: Option<Value>) -> Self {
+    pub(crate) fn of_step(step: &RecordedChangeset, now: Option<Value>) -> Self {
         let recorded = Some(outline(step.reason(), &step.events));
         Self::at(step, step.line, "changeset", recorded, now)
     }
 
-    pub(crate) fn at(step: &Step, line: u64, what: &str, recorded: Option<Value>, now: Option<Value>) -> Self {
+    pub(crate) fn at(
+        step: &RecordedChangeset,
+        line: u64,
+        what: &str,
+        recorded: Option<Value>,
+        now: Option<Value>,
+    ) -> Self {
         Self { version: step.version(), line, reason: step.reason(), what: what.to_owned(), recorded, now }
     }
 }
@@ -62,6 +68,8 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
         Event::ContextInjected(fields) if fields.contains_key("snapshot_failed") => return None,
         // Children are not run again.
         Event::ChildSpawned(_) | Event::ChildSettled(_) => return None,
+        // Nothing is started again, so nothing is restricted.
+        Event::Sandboxed(_) => return None,
         // The sender of a request, and its id, are given.
         Event::RequestAnswered(_) => return None,
         Event::ToolIntent(intent) => {
@@ -118,7 +126,7 @@ fn without_unknown(cost: &mut Cost) {
 }
 
 /// All differences between a recorded changeset and the events of the replayed one. Both have the same reason.
-pub(crate) fn differences(step: &Step, now: &[Event]) -> Vec<Difference> {
+pub(crate) fn differences(step: &RecordedChangeset, now: &[Event]) -> Vec<Difference> {
     let now: Vec<Event> = now.iter().map(|event| timed_as(event, &step.events)).collect();
     let recorded = numbered(&step.events);
     let now = numbered(&now);

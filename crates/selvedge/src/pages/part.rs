@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use selvedge_log::Head;
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_model::event::{CallOrigin, Fields, Injected, ToolOutcome};
 use selvedge_model::manifest::Contradiction;
 use selvedge_model::message::{Block, Message, Visibility};
@@ -127,7 +127,7 @@ impl Part {
     }
 
     /// Adds a changeset.
-    pub(super) fn take(&mut self, thread: &ThreadId, entry: &Entry) -> Result<(), Contradiction> {
+    pub(super) fn take(&mut self, thread: &ThreadId, entry: &ScannedChangeset) -> Result<(), Contradiction> {
         self.first_version.get_or_insert(entry.head.version);
         self.changeset = self.text.len();
         let mut left_out = 0_u64;

@@ -148,6 +148,7 @@ impl House {
             config: selvedge::items::Config::built_in(),
             models: Models::default(),
             program: Program::default(),
+            sandbox: None,
         }
     }
 

@@ -8,7 +8,7 @@ use selvedge_model::limits::Cost;
 use selvedge_model::{
     AgentId, Batch, Cancel, Changeset, Event, Expect, NewThread, Part, Reason, RunId, RunMeta, Status,
 };
-use selvedge_store::usage::{Group, Summary};
+use selvedge_store::usage::{Group, UsageSummary};
 use selvedge_store::{Commit, Logs as _};
 
 use super::*;
@@ -73,7 +73,7 @@ fn a_run_has_one_record_with_its_cache_tokens_origin_and_models() {
     let used = &found[0].used;
     assert_eq!((used.input_tokens, used.cache_read_tokens, used.cache_write_tokens, used.turns), (100, 30, 5, 1));
     assert_eq!((found[0].origin.as_str(), &found[0].models["m:1"].output_tokens), ("user", &7));
-    let mut by_model = Summary::new(Group::Model, |_| String::new());
+    let mut by_model = UsageSummary::new(Group::Model, |_| String::new());
     found.iter().for_each(|record| by_model.add(record));
     assert_eq!((by_model.groups["m:1"].runs, by_model.total.used.output_tokens), (2, 14));
     assert!(!by_model.groups.contains_key("unknown"));

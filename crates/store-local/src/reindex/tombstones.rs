@@ -7,7 +7,7 @@ use selvedge_log::{Head, Trust, document};
 use selvedge_model::ThreadId;
 use selvedge_store::{Result, Tombstone};
 
-use super::old::Old;
+use super::old::OldDatabase;
 use super::{Rebuild, Reindexed};
 use crate::core::io_error;
 use crate::delete::{self, KIND};
@@ -27,7 +27,7 @@ pub(super) fn insert(
     new: &Connection,
     layout: &Layout,
     rebuild: &Rebuild,
-    old: &Old,
+    old: &OldDatabase,
     result: &mut Reindexed,
 ) -> Result<Tombstones> {
     let mut tombs = Tombstones::new();
@@ -78,8 +78,8 @@ fn files(layout: &Layout, disk: &dyn Disk) -> Result<Vec<(ThreadId, String)>> {
 }
 
 /// Tombstones in the old database, whose files may be missing after a crash.
-fn rows_of(new: &Connection, old: &Old) -> Result<Vec<(ThreadId, String)>> {
-    if !matches!(old, Old::Readable) {
+fn rows_of(new: &Connection, old: &OldDatabase) -> Result<Vec<(ThreadId, String)>> {
+    if !matches!(old, OldDatabase::Readable) {
         return Ok(Vec::new());
     }
     let mut statement = new.prepare("SELECT thread_id, document FROM old.tombstones").map_err(database)?;

@@ -1,6 +1,7 @@
 //! From a path that a model gave to an open folder and a name in it.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, mkdirat, openat, statat};
@@ -15,6 +16,8 @@ const PATH_BYTES_MAX: usize = 4096;
 pub struct Folders {
     root: PathBuf,
     allowed: Vec<Vec<String>>,
+    /// Held while a file is read, changed and replaced, so that edits made at once do not undo each other.
+    changing: Arc<Mutex<()>>,
 }
 
 /// Folders that are closed wherever they are.
@@ -38,15 +41,13 @@ impl Folders {
         let segments = allowed.into_iter().map(|folder| {
             segments(folder).map_err(|why| InvalidTool::new("files", format!("as an allowed folder, {why}")))
         });
-        Ok(Self { root, allowed: segments.collect::<Result<_, _>>()? })
+        Ok(Self { root, allowed: segments.collect::<Result<_, _>>()?, changing: Arc::default() })
     }
 
     /// Checks a path, without reading the disk.
     pub(super) fn place(&self, path: &str) -> Result<CheckedPath, Refused> {
         let segments = segments(path)?;
-        if let Some(closed) =
-            segments.iter().find(|segment| CLOSED.iter().any(|name| segment.eq_ignore_ascii_case(name)))
-        {
+        if let Some(closed) = segments.iter().find(|segment| Self::is_closed(segment)) {
             return Err(format!("`{path}` is refused: `{closed}` is closed to tools"));
         }
         if self.allowed.iter().any(|folder| segments.starts_with(folder)) {
@@ -55,6 +56,16 @@ impl Folders {
         let allowed: Vec<_> = self.allowed.iter().map(|folder| format!("`{}`", shown(folder))).collect();
         let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
         Err(format!("`{}` is outside the allowed folders; allowed: {allowed}", path.escape_debug()))
+    }
+
+    /// Waits until no other call of this process changes a file.
+    pub(super) fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a name is one of those that are closed wherever they are.
+    pub(super) fn is_closed(name: &str) -> bool {
+        CLOSED.iter().any(|closed| name.eq_ignore_ascii_case(closed))
     }
 
     /// Opens the folder that a path names.
@@ -78,6 +89,15 @@ impl Folders {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut folder =
             rustix::fs::open(&self.root, flags, Mode::empty()).map_err(|errno| said(Path::new("."), errno))?;
+        if missing == Missing::IsRefused && !segments.is_empty() {
+            let path = shown(segments);
+            match beneath(&folder, &path, flags) {
+                Some(Ok(opened)) => return Ok(opened),
+                Some(Err(Errno::LOOP)) => return Err(format!("`{path}` is refused: it leads through a symbolic link")),
+                Some(Err(errno)) => return Err(said(path.as_ref(), errno)),
+                None => {}
+            }
+        }
         for (index, name) in segments.iter().enumerate() {
             let path = shown(&segments[..=index]);
             if missing == Missing::IsMade {
@@ -93,6 +113,23 @@ impl Folders {
     }
 }
 
+/// Opens a path below a folder in one step: the kernel follows no link and never leaves the folder. None where it can't do that.
+#[cfg(target_os = "linux")]
+fn beneath(folder: &OwnedFd, path: &str, flags: OFlags) -> Option<Result<OwnedFd, Errno>> {
+    use rustix::fs::{ResolveFlags, openat2};
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match openat2(folder, path, flags, Mode::empty(), how) {
+        // An old kernel, or a filter of a container that does not know the call.
+        Err(Errno::NOSYS | Errno::PERM) => None,
+        opened => Some(opened),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn beneath(_: &OwnedFd, _: &str, _: OFlags) -> Option<Result<OwnedFd, Errno>> {
+    None
+}
+
 /// What to do about folders that do not exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
@@ -103,6 +140,11 @@ pub(super) enum Missing {
 impl CheckedPath {
     pub(super) fn shown(&self) -> String {
         shown(&self.segments)
+    }
+
+    /// A path below this one, as it is shown.
+    pub(super) fn joined(&self, below: &str) -> String {
+        if self.segments.is_empty() { below.to_owned() } else { format!("{}/{below}", self.shown()) }
     }
 }
 

@@ -65,7 +65,7 @@ impl Tool for FileWrite {
             let why = format!("{} bytes are more than the {WRITE_BYTES_MAX} that one call may write", content.len());
             return Err(not_started(why));
         }
-        let unfinished = format!(".selvedge-{}", &hex(&Sha256::digest(&call.key))[..24]);
+        let unfinished = unfinished_name(call);
         let folders = self.folders.clone();
         let work = move || write(&folders, &place, &unfinished, content.as_bytes()).unwrap_or_else(Output::error);
         Ok(InProcessCall::boxed(&self.spec.name, work))
@@ -79,18 +79,20 @@ impl Tool for FileWrite {
 
 fn write(folders: &Folders, place: &CheckedPath, unfinished: &str, content: &[u8]) -> Result<Output, Refused> {
     let path = place.shown();
+    let _alone = folders.changing();
     let (folder, name) = folders.open_parent(place, Missing::IsMade)?;
     let mode = old_mode(&folder, name, &path)?;
-    let written = replace(&folder, name, unfinished, content, mode);
-    if let Err(errno) = written {
-        let _ = unlinkat(&folder, unfinished, AtFlags::empty());
-        return Err(said(path.as_ref(), errno));
-    }
+    replace(&folder, name, unfinished, content, mode).map_err(|errno| said(path.as_ref(), errno))?;
     Ok(Output::text(format!("wrote {} bytes to `{path}`", content.len())))
 }
 
+/// The name of the file that is written before it replaces another one.
+pub(super) fn unfinished_name(call: &Call) -> String {
+    format!(".selvedge-{}", &hex(&Sha256::digest(&call.key))[..24])
+}
+
 /// The mode of the existing file, if there is one and it may be replaced.
-fn old_mode(folder: &OwnedFd, name: &str, path: &str) -> Result<Option<Mode>, Refused> {
+pub(super) fn old_mode(folder: &OwnedFd, name: &str, path: &str) -> Result<Option<Mode>, Refused> {
     let stat = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
         Err(Errno::NOENT) => return Ok(None),
@@ -104,8 +106,28 @@ fn old_mode(folder: &OwnedFd, name: &str, path: &str) -> Result<Option<Mode>, Re
     }
 }
 
-/// Writes a file next to it, syncs it, and renames it into place.
-fn replace(folder: &OwnedFd, name: &str, unfinished: &str, content: &[u8], mode: Option<Mode>) -> Result<(), Errno> {
+/// Writes a file next to it, syncs it, and renames it into place. After an error it is as before.
+pub(super) fn replace(
+    folder: &OwnedFd,
+    name: &str,
+    unfinished: &str,
+    content: &[u8],
+    mode: Option<Mode>,
+) -> Result<(), Errno> {
+    let replaced = write_and_rename(folder, name, unfinished, content, mode);
+    if replaced.is_err() {
+        let _ = unlinkat(folder, unfinished, AtFlags::empty());
+    }
+    replaced
+}
+
+fn write_and_rename(
+    folder: &OwnedFd,
+    name: &str,
+    unfinished: &str,
+    content: &[u8],
+    mode: Option<Mode>,
+) -> Result<(), Errno> {
     match unlinkat(folder, unfinished, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),

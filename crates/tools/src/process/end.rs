@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_group_without_its_leader_is_known_by_its_session() {
         let process = Process { pid: 70, start_time: 1000, boot_id: Some("boot".to_owned()) };
-        let stat = |pid, session, start_time| Stat { pid, is_dead: false, group: 70, session, start_time };
+        let stat = |pid, session, start_time| Stat { pid, is_dead: false, parent: 1, group: 70, session, start_time };
         let login = stat(9, 9, 10);
         let later = stat(90, 90, 1001);
         assert!(is_of(&process, &stat(71, 9, 1005), Some(&login)));

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use command_fds::{CommandFdExt as _, FdMapping};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use selvedge_model::event::Process;
+use selvedge_model::tool::SandboxReached;
 
-use super::identity::identity;
+use super::identity::{descendants, identity};
+use crate::sandbox::Folder;
 
 /// Waits for the gate, and becomes the program. What sh itself adds to the environment is removed. If descriptor 3 is closed without a line,
 /// the process that should have opened the gate is gone.
@@ -37,6 +39,17 @@ pub(crate) struct ProcessSpec {
     pub(crate) stdout_bytes_max: usize,
     /// Whether it dies with this process.
     pub(crate) leashed: bool,
+    /// Its sandbox, if it has one; the program is the helper then.
+    pub(crate) confinement: Option<Confinement>,
+}
+
+/// What is kept for a program in a sandbox.
+#[derive(Debug)]
+pub(crate) struct Confinement {
+    /// How much of the sandbox is enforced.
+    pub(crate) reached: SandboxReached,
+    /// Its temporary folder, removed when the program has ended.
+    pub(crate) temporary: Option<Folder>,
 }
 
 /// A program that waits at its gate. Dropping it ends the whole group.
@@ -52,6 +65,7 @@ pub(crate) struct Gated {
     /// Whether the group is gone and the leader reaped.
     pub(super) is_over: bool,
     process: Option<Process>,
+    confinement: Option<Confinement>,
 }
 
 impl Gated {
@@ -76,6 +90,7 @@ impl Gated {
             timeout: plan.timeout,
             stdout_bytes_max: plan.stdout_bytes_max,
             is_over: false,
+            confinement: plan.confinement,
         };
         if plan.leashed {
             gated.leash = Some(leash(gated.pid)?);
@@ -88,6 +103,11 @@ impl Gated {
         self.process.as_ref()
     }
 
+    /// How much of its sandbox is enforced, if it has one.
+    pub(crate) fn reached(&self) -> Option<&SandboxReached> {
+        self.confinement.as_ref().map(|confinement| &confinement.reached)
+    }
+
     /// Opens the gate. An error means that the program was gone and never ran.
     pub(super) fn open(&mut self) -> io::Result<()> {
         match self.gate.take() {
@@ -97,6 +117,13 @@ impl Gated {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
+        if signal == Signal::KILL && self.confinement.as_ref().is_some_and(|it| it.temporary.is_some()) {
+            // Without namespaces, what left the group would outlive the helper that is about to be killed.
+            for pid in descendants(self.pid.as_raw_pid().unsigned_abs()) {
+                let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+                let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+            }
+        }
         // The leader is not reaped yet, so the group can't be another one. An error means that it has no members left.
         let _ = kill_process_group(self.pid, signal);
     }

@@ -11,6 +11,7 @@ use selvedge_model::event::Process;
 pub(super) struct Stat {
     pub(super) pid: u32,
     pub(super) is_dead: bool,
+    pub(super) parent: u32,
     pub(super) group: u32,
     pub(super) session: u32,
     pub(super) start_time: u64,
@@ -38,6 +39,7 @@ fn parse(line: &[u8]) -> Option<Stat> {
     Some(Stat {
         pid: pid.parse().ok()?,
         is_dead: matches!(*fields.first()?, "Z" | "X" | "x"),
+        parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         start_time: fields.get(19)?.parse().ok()?,
@@ -51,6 +53,21 @@ pub(super) fn members(group: u32) -> Option<Vec<Stat>> {
     Some(pids.filter_map(stat).filter(|stat| stat.group == group && !stat.is_dead).collect())
 }
 
+/// The live processes below a process: its children, and theirs.
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let all: Vec<Stat> = pids.filter_map(stat).collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(all.iter().filter(|one| one.parent == parent).map(|one| one.pid));
+        next += 1;
+    }
+    let is_alive = |pid: &u32| all.iter().any(|one| one.pid == *pid && !one.is_dead);
+    found.into_iter().skip(1).filter(is_alive).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,7 +75,10 @@ mod tests {
     #[test]
     fn a_name_with_brackets_and_spaces_is_parsed() {
         let line = b"42 (a) Z 1 (b) S 7 41 40 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
-        assert_eq!(parse(line), Some(Stat { pid: 42, is_dead: false, group: 41, session: 40, start_time: 987_654 }));
+        assert_eq!(
+            parse(line),
+            Some(Stat { pid: 42, is_dead: false, parent: 7, group: 41, session: 40, start_time: 987_654 })
+        );
         assert_eq!(parse(b"42 (torn"), None);
     }
 }

@@ -41,7 +41,7 @@ fn a_command_sees_what_is_allowed_and_nothing_else() {
     let mut environment: BTreeMap<_, _> = names.map(|name| (name.to_owned(), "canary-7".to_owned())).into();
     environment.insert("PATH".to_owned(), "/usr/bin:/bin".to_owned());
     environment.insert("ALLOWED".to_owned(), "as it is".to_owned());
-    let tool = CommandTool::new(spec, &CommandEnvironment { root: "/".into(), environment }).unwrap();
+    let tool = CommandTool::new(spec, &CommandEnvironment { root: "/".into(), environment, sandbox: None }).unwrap();
     let output = use_tool(&tool, json!({})).unwrap();
     let seen: BTreeSet<_> = text(&output).lines().collect();
     let expected = BTreeSet::from([

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use selvedge_model::event::EffectClass;
 use selvedge_model::{Output, Tool, ToolError};
-use selvedge_tools::{FileList, FileRead, FileWrite, Folders};
+use selvedge_tools::{FileEdit, FileGlob, FileGrep, FileList, FileRead, FileWrite, Folders};
 use serde_json::{Value, json};
 
 use crate::support::{call, project, text, use_tool};
@@ -208,4 +208,127 @@ fn nothing_happens_before_dispatch_and_bad_arguments_start_nothing() {
     assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
     let classes = [tool.spec().class, FileRead::new(folders(&root)).unwrap().spec().class];
     assert_eq!(classes, [EffectClass::Idempotent, EffectClass::Pure]);
+}
+
+fn edit(folders: &Folders, arguments: Value) -> Result<Output, ToolError> {
+    use_tool(&FileEdit::new(folders.clone()).unwrap(), arguments)
+}
+
+fn glob(folders: &Folders, arguments: Value) -> Value {
+    use_tool(&FileGlob::new(folders.clone()).unwrap(), arguments).unwrap().content
+}
+
+fn grep(folders: &Folders, arguments: Value) -> Result<Output, ToolError> {
+    use_tool(&FileGrep::new(folders.clone()).unwrap(), arguments)
+}
+
+#[test]
+fn lines_of_a_file_are_read_by_their_numbers() {
+    let (_folder, root) = project();
+    fs::write(root.join("f"), "one\ntwo\nthree\nfour").unwrap();
+    let tool = FileRead::new(folders(&root)).unwrap();
+    let read = |arguments| text(&use_tool(&tool, arguments).unwrap()).to_owned();
+    assert_eq!(read(json!({"path": "f", "line": 2, "lines": 2})), "two\nthree\n[continue with `line` 4]");
+    assert_eq!(read(json!({"path": "f", "line": 4})), "four");
+    assert_eq!(read(json!({"path": "f", "lines": 4})), "one\ntwo\nthree\nfour");
+    assert_eq!(read(json!({"path": "f", "line": 9})), "[the file has 4 lines]");
+    assert!(use_tool(&tool, json!({"path": "f", "line": 1, "offset": 1})).is_err());
+    fs::write(root.join("long"), format!("{}\nshort\n", "x".repeat(300_000))).unwrap();
+    assert!(read(json!({"path": "long", "line": 1})).contains("more bytes of this line]"));
+    assert_eq!(read(json!({"path": "long", "line": 2})), "short\n");
+}
+
+#[test]
+fn an_edit_is_exact_keeps_the_mode_and_made_again_changes_nothing() {
+    let (_folder, root) = project();
+    let all = folders(&root);
+    let file = root.join("run.sh");
+    fs::write(&file, "echo one\necho two\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o750)).unwrap();
+    let after = "echo one\necho more\necho two\n";
+    let arguments = json!({"path": "run.sh", "old": "echo one\n", "new": "echo one\necho more\n"});
+    let said = edit(&all, arguments.clone()).unwrap();
+    use sha2::Digest as _;
+    let digest = selvedge_model::digest::hex(&sha2::Sha256::digest(after));
+    assert_eq!(text(&said), format!("edited 1 place in `run.sh`; its SHA-256 is {digest}"));
+    assert_eq!(
+        text(&edit(&all, arguments).unwrap()),
+        format!("`run.sh` is already edited so; its SHA-256 is {digest}")
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), after);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o750);
+    let stale = json!({"path": "run.sh", "old": "two", "new": "2", "digest": "0123456789ab"});
+    assert!(refusal(edit(&all, stale)).contains("not the file that is meant"));
+    let right = json!({"path": "run.sh", "old": "two", "new": "2", "digest": &digest[..12]});
+    edit(&all, right.clone()).unwrap();
+    assert!(text(&edit(&all, right).unwrap()).contains("already"));
+    assert!(refusal(edit(&all, json!({"path": "run.sh", "old": "echo", "new": "say"}))).contains("3 times"));
+    edit(&all, json!({"path": "run.sh", "old": "echo", "new": "say", "all": true})).unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "say one\nsay more\nsay 2\n");
+    assert!(refusal(edit(&all, json!({"path": "run.sh", "old": "a", "new": "a"}))).contains("same"));
+    assert!(refusal(edit(&all, json!({"path": "none", "old": "a", "new": "b"}))).contains("does not exist"));
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 1, "no other file is left");
+}
+
+#[test]
+fn edits_made_at_once_do_not_undo_each_other() {
+    let (_folder, root) = project();
+    let all = folders(&root);
+    let lines: String = (0..20).map(|line| format!("<{line}>\n")).collect();
+    fs::write(root.join("f"), &lines).unwrap();
+    std::thread::scope(|scope| {
+        for line in 0..20 {
+            let all = &all;
+            scope.spawn(move || {
+                edit(all, json!({"path": "f", "old": format!("<{line}>"), "new": format!("[{line}]")})).unwrap()
+            });
+        }
+    });
+    assert_eq!(fs::read_to_string(root.join("f")).unwrap(), lines.replace('<', "[").replace('>', "]"));
+}
+
+#[test]
+fn files_are_found_by_name_and_by_content_and_links_and_closed_folders_are_left_out() {
+    let (_folder, root) = project();
+    let (_outside, outside) = project();
+    fs::write(outside.join("secret.rs"), "needle").unwrap();
+    for folder in ["src/deep", ".git", ".ai/tools"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+        fs::write(root.join(folder).join("x.rs"), "fn needle() {}\n// Needle again\n").unwrap();
+    }
+    symlink(&outside, root.join("src/out")).unwrap();
+    symlink(outside.join("secret.rs"), root.join("src/link.rs")).unwrap();
+    fs::write(root.join("src/a.txt"), "no\nneedle here").unwrap();
+    fs::write(root.join("src/binary"), b"needle\0").unwrap();
+    let all = folders(&root);
+    let found = json!({"files": ["src/deep/x.rs"], "left_out": 0, "complete": true});
+    assert_eq!(glob(&all, json!({"pattern": "*.rs"})), found);
+    assert_eq!(glob(&all, json!({"pattern": "deep/*", "path": "src"})), found);
+    assert_eq!(glob(&all, json!({"pattern": "src/*"}))["files"], json!(["src/a.txt", "src/binary"]));
+    let said = grep(&all, json!({"pattern": "needle"})).unwrap().content;
+    let matches = json!([
+        {"path": "src/a.txt", "line": 2, "text": "needle here"},
+        {"path": "src/deep/x.rs", "line": 1, "text": "fn needle() {}"},
+    ]);
+    assert_eq!(said, json!({"matches": matches, "skipped_files": 1, "complete": true}));
+    let said = grep(&all, json!({"pattern": "^// needle", "files": "*.rs", "ignore_case": true})).unwrap().content;
+    assert_eq!(said["matches"], json!([{"path": "src/deep/x.rs", "line": 2, "text": "// Needle again"}]));
+    assert_eq!(grep(&all, json!({"pattern": "here", "path": "src/a.txt"})).unwrap().content["matches"][0]["line"], 2);
+    for path in ["src/out", "src/link.rs", ".git", "../x"] {
+        refusal(grep(&all, json!({"pattern": "x", "path": path})));
+    }
+    assert!(refusal(grep(&all, json!({"pattern": "("}))).contains("not a regular expression"));
+}
+
+#[test]
+fn what_is_found_is_bounded_and_says_so() {
+    let (_folder, root) = project();
+    for index in 0..1003 {
+        fs::write(root.join(format!("f{index:04}")), "hit\n").unwrap();
+    }
+    let all = folders(&root);
+    let found = glob(&all, json!({"pattern": "f*"}));
+    assert_eq!((found["files"].as_array().map(Vec::len), &found["left_out"]), (Some(1000), &json!(3)));
+    let found = grep(&all, json!({"pattern": "hit"})).unwrap().content;
+    assert_eq!((found["matches"].as_array().map(Vec::len), &found["complete"]), (Some(200), &json!(false)));
 }

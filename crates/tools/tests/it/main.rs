@@ -7,4 +7,5 @@ mod directive_return;
 mod ending;
 mod files;
 mod processes;
+mod sandbox;
 mod support;

@@ -31,6 +31,7 @@ pub(crate) fn use_tool(tool: &dyn Tool, arguments: Value) -> Result<Output, Tool
 pub(crate) fn script(script: &str) -> CommandSpec {
     CommandSpec {
         state: Vec::new(),
+        sandbox: None,
         name: "tool".to_owned(),
         description: "A tool.".to_owned(),
         input_schema: json!({"type": "object", "properties": {"a": {}}, "additionalProperties": false}),
@@ -58,7 +59,7 @@ pub(crate) fn tool_in(root: &Path, spec: CommandSpec) -> CommandTool {
 
 pub(crate) fn around(root: &Path) -> CommandEnvironment {
     let path = ("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned());
-    CommandEnvironment { root: root.to_owned(), environment: BTreeMap::from([path]) }
+    CommandEnvironment { root: root.to_owned(), environment: BTreeMap::from([path]), sandbox: None }
 }
 
 pub(crate) fn tool(spec: CommandSpec) -> CommandTool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use selvedge::project::Conversation;
 use selvedge::{Input, Outcome, RunConfig};
-use selvedge_engine::Tell;
+use selvedge_engine::EventHandler;
 use selvedge_model::event::SuspendReason;
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, Cancel, Message, Role, Status, ThreadId};
@@ -192,7 +192,7 @@ impl<'a> Session<'a> {
     fn run(
         &self,
         thread: &ThreadId,
-        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
         let work = Arc::new(self.running.run_config_with(thread, self.model.as_deref())?);
         self.show(&work, run)
@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
     fn show(
         &self,
         work: &Arc<RunConfig>,
-        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
         let screen = Screen::new(self.context, &*self.running.store).without_waits();
         let cancel = self.interrupts.begin();

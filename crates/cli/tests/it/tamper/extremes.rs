@@ -55,7 +55,8 @@ fn broken(world: &World, other: &Sandbox) -> Vec<String> {
 fn values_that_no_program_of_ours_writes_are_survived() {
     let world = World::new();
     let database = Connection::open(world.sandbox.threads().join("registry.db")).unwrap();
-    let (mut tried, mut failures) = (0, Vec::new());
+    let mut tried = 0;
+    let mut failures = Vec::new();
     for table in columns(&world).into_keys() {
         for (column, of) in typed(&database, &table) {
             for value in extremes(&of) {

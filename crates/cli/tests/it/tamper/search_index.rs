@@ -93,7 +93,8 @@ fn nothing_in_the_search_index_is_shown_that_the_log_does_not_have() {
     );
     drop(index);
     let log = log(&world.sandbox, &world.ann);
-    let (mut tried, mut failures) = (0, Vec::new());
+    let mut tried = 0;
+    let mut failures = Vec::new();
     for change in &changes {
         let Some(other) = world.changed(change) else { continue };
         tried += 1;
