@@ -8,7 +8,7 @@
 //! - [`measure`]: laps, rounds and spread. [`moments`]: the times of events in a run. [`machine`]: the machine. [`report`]: the report.
 //! - [`home`]: a store in a folder of its own. [`bare`]: the baseline. [`child`]: measurements in processes of their own.
 //! - One file per measurement: [`warm`], [`append`], [`history`], [`crowd`], [`live`], [`waiting`], [`processes`], [`turns`], [`bytes`], [`loading`],
-//!   [`snapshots`], [`chains`], [`search`], [`handoffs`], [`graphs`], [`spawns`], [`streams`], [`startup`], [`memory`].
+//!   [`snapshots`], [`chains`], [`search`], [`pages`], [`handoffs`], [`graphs`], [`spawns`], [`streams`], [`startup`], [`memory`].
 //! - [`peers`]: the same work with other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
 
 mod append;
@@ -27,6 +27,7 @@ mod machine;
 mod measure;
 mod memory;
 mod moments;
+mod pages;
 mod peers;
 mod processes;
 mod publish;
@@ -112,6 +113,8 @@ enum What {
     Chains,
     /// Searching many threads, and what is done after a run.
     Search,
+    /// The page of a thread, and searching knowledge.
+    Pages,
     /// A thread whose context is full continues in another.
     Handoffs,
     /// A graph's steps, compared with commits.
@@ -188,6 +191,7 @@ fn measure_all(args: &Args) -> Outcome<()> {
         (What::Snapshots, "Snapshots", snapshots::measure),
         (What::Chains, "Chains", chains::measure),
         (What::Search, "Searching, and after a run", search::measure),
+        (What::Pages, "Pages and knowledge", pages::measure),
         (What::Handoffs, "Handoffs", handoffs::measure),
         (What::Graphs, "Graphs", graphs::measure),
         (What::Spawns, "Spawns", spawns::measure),

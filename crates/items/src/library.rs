@@ -289,6 +289,15 @@ impl Library {
         Err(ItemError::NotFound { what: kind.as_str(), id: id.to_owned(), nearest: near })
     }
 
+    /// The bytes of an item of one layer, nothing of them judged.
+    pub(crate) fn bytes_in(&self, kind: Kind, id: &str, layer: Layer) -> Result<Option<Vec<u8>>, ItemError> {
+        let Some((_, root)) = self.folders().find(|(known, _)| *known == layer) else { return Ok(None) };
+        let (folder, ending, _, bytes_max) = kind.place();
+        let name = format!("{id}{ending}");
+        let steps: Vec<&str> = [folder].into_iter().chain(name.split('/')).collect();
+        read_below(root, &steps, bytes_max)
+    }
+
     /// An item of one layer, whether or not another layer has it, too.
     pub(crate) fn look_in(&self, kind: Kind, id: &str, layer: Layer) -> Result<Option<FoundItem>, ItemError> {
         let Some((_, root)) = self.folders().find(|(known, _)| *known == layer) else { return Ok(None) };

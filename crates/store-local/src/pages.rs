@@ -1,7 +1,7 @@
 //! Pages on disk: `.ai/knowledge/agent/threads/<directive>/<thread id>.md`, and where their last parts begin, `page.start` beside the log.
 //!
-//! - A page is written to a temporary file, synced, and renamed. A power failure may bring the one before it back, or leave none; the next
-//!   update writes it again. No commit waits for any of this.
+//! - A page is written to a temporary file, synced, and renamed; it is durable when [`Pages::put_page`] returns, and before that it is as
+//!   before. No commit waits for any of this. `page.start` may be lost: then the next update reads the whole log.
 //! - One process writes pages at a time, under `effects/pages.file.lock`. A deletion takes that lock after it is committed and removes the
 //!   pages, and no page of a deleted thread is written under it: nothing of one is left.
 
@@ -46,6 +46,8 @@ impl Pages for LocalStore {
         for folder in &folders {
             if !check_folder(folder)? {
                 core.disk.make_folder(folder).map_err(io_error("create", folder))?;
+                let parent = folder.parent().unwrap_or(Path::new("."));
+                core.disk.sync_folder(parent).map_err(io_error("sync", parent))?;
             }
         }
         if let Some(stored) = core.page_file(id, &path)? {
@@ -56,7 +58,7 @@ impl Pages for LocalStore {
             return Err(Error::NoThread(thread.to_string()));
         }
         let text = pages::sign(id, body, &core.signing()?.signer, at);
-        disk::put_in_place(&*core.disk, &path, text.as_bytes()).map_err(io_error("write", &path))
+        disk::replace(&*core.disk, &path, text.as_bytes()).map_err(io_error("write", &path))
     }
 
     fn page_start(&self, thread: &ThreadId) -> Result<Option<PageStart>> {
@@ -113,19 +115,24 @@ impl Core {
             }
         }
         let _lock = self.lock_file_of(Effect::Pages)?;
-        let folder = path.parent().unwrap_or(Path::new("."));
+        let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
         let mut found: Vec<PathBuf> = Vec::new();
-        for entry in listed(folder)? {
+        for entry in listed(&folder)? {
             let is_part = entry.file_name().to_str().is_some_and(|name| id.is_part(name));
             found.extend(is_part.then(|| entry.path()));
         }
         found.extend(is_there(&path)?.then_some(path));
+        let is_empty = found.is_empty();
         for path in found {
             let stored = self.page_file(&id, &path).ok().flatten().unwrap_or_default();
             if pages::check_replaceable(&thread.thread_id, &id, &stored).is_ok() {
                 self.disk.remove(&path).map_err(io_error("remove", &path))?;
             }
         }
-        Ok(())
+        if is_empty {
+            return Ok(());
+        }
+        // Before the deletion counts as finished.
+        self.disk.sync_folder(&folder).map_err(io_error("sync", &folder))
     }
 }

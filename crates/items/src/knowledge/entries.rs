@@ -75,6 +75,11 @@ impl Library {
         self.list(Kind::Knowledge)
     }
 
+    /// The bytes of an entry as they are on disk, for a search that asks for the entry itself afterwards; none if they can't be read.
+    pub fn knowledge_bytes(&self, entry: &Entry) -> Option<Vec<u8>> {
+        entry.readable().and_then(|()| self.bytes_in(Kind::Knowledge, &entry.id, entry.layer)).ok().flatten()
+    }
+
     /// An entry as it is on disk, for display. Nothing of it is trusted: what may be used is returned by [`Library::knowledge`].
     pub fn knowledge_entry(&self, entry: &Entry) -> KnowledgeEntry {
         let mut shown = KnowledgeEntry {

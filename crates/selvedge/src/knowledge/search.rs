@@ -91,6 +91,11 @@ pub fn search_knowledge(
     let mut found = Vec::new();
     for listed in library.knowledge_ids()?.iter().filter(|listed| may_see(&listed.id)) {
         answer.searched += 1;
+        // Most entries have none of the words: those are not verified, and their metadata are not read.
+        let bytes = library.knowledge_bytes(listed);
+        if bytes.is_some_and(|bytes| !may_match(&query.expr, &listed.id, bytes)) {
+            continue;
+        }
         let entry = library.knowledge_entry(listed);
         let fields = fields(&entry);
         if matches(&query.expr, &fields) {
@@ -103,6 +108,32 @@ pub fn search_knowledge(
     found.truncate(limit);
     answer.results = found;
     Ok(answer)
+}
+
+/// Whether an entry with these bytes may match; only what can't is said not to.
+fn may_match(expr: &Expr, id: &str, bytes: Vec<u8>) -> bool {
+    // An escape in the metadata may stand for anything.
+    if bytes.contains(&b'\\') {
+        return true;
+    }
+    let Ok(mut text) = String::from_utf8(bytes) else { return true };
+    if text.is_ascii() {
+        text.make_ascii_lowercase();
+    } else {
+        text = text.chars().flat_map(char::to_lowercase).collect();
+    }
+    may_hold(expr, id, &text)
+}
+
+fn may_hold(expr: &Expr, id: &str, text: &str) -> bool {
+    match expr {
+        Expr::Not(_) => true,
+        Expr::And(all) => all.iter().all(|one| may_hold(one, id, text)),
+        Expr::Or(any) => any.iter().any(|one| may_hold(one, id, text)),
+        Expr::Word(wanted) | Expr::Phrase(wanted) | Expr::Prefix(wanted) => {
+            words(wanted).split_whitespace().all(|word| text.contains(word) || id.contains(word))
+        }
+    }
 }
 
 fn best_first(one: &KnowledgeFound, other: &KnowledgeFound) -> Ordering {
@@ -200,6 +231,22 @@ mod tests {
         let query = Query::parse(query, &|_| None).unwrap();
         let answer = search_knowledge(library, &query, 10, &|id| !id.starts_with("secret/")).unwrap();
         answer.results.into_iter().map(|found| found.entry.id).collect()
+    }
+
+    #[test]
+    fn what_is_passed_over_is_what_does_not_match() {
+        let (_folder, library) = library(&[
+            ("a/escaped", "---\ntitle: \"Caf\\u00e9\"\n---\nNothing.\n"),
+            ("a/greek", "ΣΊΣΥΦΟΣ met the \u{212a}elvin and an ÉCLAIR.\n"),
+            ("b/phrase", "One\n two-three.\n"),
+        ]);
+        assert_eq!(found(&library, "café"), ["a/escaped"]);
+        for query in ["σίσυφοσ", "kelvin", "éclair", "strasse OR kelv*"] {
+            assert_eq!(found(&library, query), ["a/greek"], "{query}");
+        }
+        assert_eq!(found(&library, "\"one two three\""), ["b/phrase"]);
+        assert_eq!(found(&library, "phrase b"), ["b/phrase"], "the words of an id count");
+        assert_eq!(found(&library, "NOT met NOT nothing"), ["b/phrase"]);
     }
 
     #[test]

@@ -1,15 +1,18 @@
-//! What is done after runs: usage records, titles, embeddings and the search index.
+//! What is done after runs: usage records, pages, titles, embeddings and the search index.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::BufRead;
 use std::sync::Arc;
 
 use selvedge_engine::{Engine, Options, Redactor};
+use selvedge_log::hash::RunningHash;
 use selvedge_model::event::{ManifestChanged, TurnUsage};
 use selvedge_model::scope::Scopes;
-use selvedge_model::{Batch, Cancel, Event, ThreadId};
+use selvedge_model::{Batch, Cancel, Event, ThreadId, Timestamp};
 use selvedge_store::conformance::support::{birth, finishes, id, new_thread, part, says, starts, with_event};
 use selvedge_store::effects::{Effects, Embedding};
+use selvedge_store::pages::{self, PageId, PageStart, Pages};
 use selvedge_store::search::{Search, read_unverified};
 use selvedge_store::{Commit, Error, Feed, Logs, Registry};
 use selvedge_store_local::LocalStore;
@@ -54,6 +57,7 @@ pub(super) fn effects(home: &Home, recorder: &mut FactRecorder) -> LabResult {
     recorder.commit(&*store, "two-begins", Batch::of(part(&two(), starts("r2"))))?;
     recorder.commit(&*store, "two-ends", Batch::of(part(&two(), finishes("r2", "error"))))?;
     recorder.attempt(|| store.record_usage(&Cancel::new()))?;
+    recorder.attempt(|| pages(&store))?;
     recorder.attempt(|| store.catch_up(&Cancel::new()))?;
     recorder.attempt(|| embed(&store))?;
     recorder.attempt(|| titles(home, &store))?;
@@ -83,6 +87,76 @@ fn embed(store: &LocalStore) -> LabResult {
             store.put_embeddings(&agent, &[Embedding::new(&passage.hit, EMBEDDER, &[0.6, 0.8])])?;
         }
         store.put_vectors(EMBEDDER, &[(passage, vec![0.6, 0.8])])?;
+    }
+    Ok(())
+}
+
+/// Two parts of the pages of all threads, one that was written before with other content; and where the last part begins.
+fn pages(store: &LocalStore) -> LabResult {
+    for thread in [one(), two(), three()] {
+        let summary = match store.get(&thread) {
+            Err(Error::Deleted(_)) => continue,
+            found => found?,
+        };
+        let id = PageId::of(&summary.manifest);
+        let _lock = store.lock_pages()?;
+        for (id, what) in [(id.part(1), "early"), (id.clone(), "old"), (id, PAGE)] {
+            store.put_page(&thread, &id, &page_text(&thread, what), Timestamp::from_micros(0))?;
+        }
+        let (head, mut bytes) = store.transcript(&thread)?;
+        let mut hash = RunningHash::new();
+        loop {
+            let chunk = bytes.fill_buf()?;
+            if chunk.is_empty() {
+                break;
+            }
+            hash.update(chunk);
+            let count = chunk.len();
+            bytes.consume(count);
+        }
+        let before = pages::hash(&page_text(&thread, "early"));
+        let manifest = summary.manifest;
+        let start = PageStart { head, seal: String::new(), part: 2, before, turns: 0, is_run: false, manifest };
+        store.set_page_start(&thread, Some((&start, &hash)))?;
+    }
+    Ok(())
+}
+
+/// What the pages say in the end.
+const PAGE: &str = "newest";
+
+fn page_text(thread: &ThreadId, what: &str) -> String {
+    format!("```yaml\nentry_type: {}\nthread_id: \"{thread}\"\n```\n\n{what}\n", pages::ENTRY_TYPE)
+}
+
+/// Every page that is there is one that was written, rightly signed; after the effects, the newest, and none of a deleted thread.
+fn pages_whole(home: &Home, store: &LocalStore, is_done: bool) -> CheckResult {
+    let trust = home.trust().map_err(or(Kind::Broken, "the keys"))?;
+    for thread in [one(), two(), three()] {
+        let manifest = match store.get(&thread) {
+            Ok(summary) => summary.manifest,
+            Err(_) => match store.tombstone(&thread).map_err(or(Kind::Broken, "the tombstone"))? {
+                Some(tombstone) => tombstone.manifest,
+                None => return Err(breach(Kind::Lost, format!("the thread {thread}"))),
+            },
+        };
+        let is_deleted = store.get(&thread).is_err();
+        let id = PageId::of(&manifest);
+        for id in [id.part(1), id] {
+            let stored = store.page(&id).map_err(or(Kind::Broken, "a page can't be read"))?;
+            let Some(stored) = stored else {
+                if is_done && !is_deleted {
+                    return Err(breach(Kind::Lost, format!("the page {}", id.as_str())));
+                }
+                continue;
+            };
+            let page =
+                pages::verify(&id, &stored, &trust).map_err(or(Kind::Blended, "a page is not as it was signed"))?;
+            let is_newest = [PAGE, "early"].iter().any(|what| page.value == page_text(&thread, what));
+            if is_done && (is_deleted || !is_newest) {
+                return Err(breach(Kind::Blended, format!("the page {} after the end", id.as_str())));
+            }
+        }
     }
     Ok(())
 }
@@ -138,7 +212,9 @@ pub(super) fn whole(home: &Home, store: &LocalStore, facts: &[Fact]) -> CheckRes
     if first.as_deref().is_some_and(|title| title != TITLES[0]) {
         return Err(breach(Kind::Lost, format!("the person's title is {first:?}")));
     }
-    if !facts.iter().any(|fact| matches!(fact, Fact::Own { what } if what == DONE)) {
+    let is_done = facts.iter().any(|fact| matches!(fact, Fact::Own { what } if what == DONE));
+    pages_whole(home, store, is_done)?;
+    if !is_done {
         return Ok(());
     }
     let named = title(&two()).map_err(or(Kind::Lost, "the thread"))?;
