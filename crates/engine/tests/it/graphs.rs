@@ -448,7 +448,7 @@ nodes:
         let cancel = Cancel::new();
         let mut pay = effect("pay", &world);
         let stop = cancel.clone();
-        pay.meanwhile = Arc::new(move |_| _ = stop.say(Stop::Cancelled));
+        pay.meanwhile = Arc::new(move |_| stop.say(Stop::Cancelled));
         let work = walker(text, vec![echo(), Arc::new(pay)]);
         let thread = create(&harness, &work);
         if matches!(kind, "wait" | "gate") {
