@@ -318,7 +318,8 @@ impl Live {
                 self.at(&call, Stage::Done { output, blob: None, failure, was_made: false });
             }
             Outcome::Ended { call, output, .. } if self.is_waiting_child(&call, &output) => {
-                let suspended = Suspended::because(SuspendReason::Error, "child_suspended");
+                let because = Suspended::because(SuspendReason::Error, "");
+                let suspended = Suspended { code: Some("child_suspended".to_owned()), ..because };
                 self.set_finding(call, CallFinding::Limited(suspended));
             }
             Outcome::Ended { call, output, blob, failure } => {

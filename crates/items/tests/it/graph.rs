@@ -75,9 +75,15 @@ fn the_tool_form_of_older_documents_is_the_same_graph() {
 #[test]
 fn every_mistake_is_named_with_its_line() {
     let cases: [(&str, &str); 9] = [
-        ("start: a\nnodes:\n  a: { type: gate, next: b }\n", "error line 3: node `a` leads to `b`, and there is no such node"),
+        (
+            "start: a\nnodes:\n  a: { type: gate, next: b }\n",
+            "error line 3: node `a` leads to `b`, and there is no such node",
+        ),
         ("start: b\nnodes:\n  a: { type: return }\n", "error line 1: `start` names `b`, and there is no such node"),
-        ("start: a\nnodes:\n  a: { type: gate }\n", "error line 3: node `a` is a dead end: it leads nowhere and does not return"),
+        (
+            "start: a\nnodes:\n  a: { type: gate }\n",
+            "error line 3: node `a` is a dead end: it leads nowhere and does not return",
+        ),
         (
             "start: a\nnodes:\n  a: { type: return, output: \"${state.x}\" }\n",
             "error line 3: `state.x` is read, but neither declared in `state` nor assigned",
@@ -114,9 +120,15 @@ fn what_can_not_be_read_is_refused_at_its_line() {
     let cases = [
         ("start: a\nnodes:\n  a:\n    type: retrun\n", "`retrun` is not a type of node"),
         ("start: a\nnodes:\n  a:\n    type: gate\n    over: x\n", "`over` of node `a` has no meaning in a gate node"),
-        ("start: a\nnodes:\n  a: { type: foreach, over: [], action: { item_type: tool, item_id: x }, parallel: 65 }\n", "between 1 and 64"),
+        (
+            "start: a\nnodes:\n  a: { type: foreach, over: [], action: { item_type: tool, item_id: x }, parallel: 65 }\n",
+            "between 1 and 64",
+        ),
         ("start: a\nnodes:\n  a: { type: wait, next: a }\n", "needs one of `until`, `seconds` and `threads`"),
-        ("start: a\nnodes:\n  a: { type: action, action: { item_type: tol, item_id: x } }\n", "`tol` is no item of an action"),
+        (
+            "start: a\nnodes:\n  a: { type: action, action: { item_type: tol, item_id: x } }\n",
+            "`tol` is no item of an action",
+        ),
         ("nodes: {}\n", "`start` is missing"),
         ("start: a\nmax_steps: 0\nnodes: { a: { type: return } }\n", "`max_steps` must be at least 1"),
     ];
