@@ -27,8 +27,6 @@ pub const APPROVAL: &str = "graph_approval";
 const UNUSABLE: &str = "graph_unusable";
 /// The source of the patches that a graph makes itself.
 pub(crate) const PATCH_SOURCE: &str = "graph:walker";
-/// The code of a graph that waits for a suspended child.
-pub(crate) const CHILD_SUSPENDED: &str = "child_suspended";
 
 /// The graph that a run walks.
 #[derive(Clone)]

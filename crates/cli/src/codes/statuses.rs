@@ -53,6 +53,18 @@ pub(crate) const WORDS: &[Page] = &[
         related: &["context_too_small", "suspended"],
     },
     Page {
+        code: "child_suspended",
+        exits: &[Exit::Failed],
+        retry: Retry::Never,
+        meaning: "A graph is suspended because a child of one of its nodes is.",
+        cause: "The child waits for a decision, or reached a limit. Its node has no outcome yet, and nothing is repeated.",
+        remedies: &[
+            "see the child: `selvedge tree THREAD`, and let it continue",
+            "then continue the graph: `selvedge resume THREAD`",
+        ],
+        related: &["graph_failed", "suspended"],
+    },
+    Page {
         code: "completed",
         exits: &[],
         retry: Retry::Never,
@@ -169,6 +181,18 @@ pub(crate) const WORDS: &[Page] = &[
         cause: "The code next to it says what failed.",
         remedies: &["see what happened: `selvedge log THREAD`", "correct it, then `selvedge resume THREAD`"],
         related: &["run_failed", "run_suspended"],
+    },
+    Page {
+        code: "graph_failed",
+        exits: &[Exit::Failed],
+        retry: Retry::Never,
+        meaning: "A graph failed: a node failed and had no error edge, no edge could be followed, or it made `max_steps` steps.",
+        cause: "The reason names the node. With `on_error: continue` a graph counts errors and continues.",
+        remedies: &[
+            "see its nodes: `selvedge graph show THREAD`",
+            "continue at the node that failed: `selvedge resume THREAD \"…\"`",
+        ],
+        related: &["child_suspended", "error"],
     },
     Page {
         code: "hook_aborted",

@@ -20,7 +20,7 @@ fn pipeline() -> Sandbox {
 }
 
 fn newest(sandbox: &Sandbox) -> Option<(String, String)> {
-    let listed = sandbox.run(&["thread", "list", "--json"]).records();
+    let listed = sandbox.run(&["thread", "list", "--json"]).json()["threads"].as_array().unwrap().clone();
     let run = listed.iter().find(|thread| thread["thread_id"].as_str().unwrap().starts_with("review-"))?;
     Some((run["thread_id"].as_str().unwrap().to_owned(), run["status"].as_str().unwrap().to_owned()))
 }
@@ -163,7 +163,7 @@ fn a_cancelled_run_is_told_from_a_failed_and_a_killed_one() {
         let mut child = sandbox.command(&["graph", "run", "nap"]).stdin(Stdio::null()).spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         let thread = loop {
-            let listed = sandbox.run(&["thread", "list", "--json"]).records();
+            let listed = sandbox.run(&["thread", "list", "--json"]).json()["threads"].as_array().unwrap().clone();
             let running = listed.iter().find(|thread| thread["status"] == "running");
             let found = running.map(|thread| thread["thread_id"].as_str().unwrap().to_owned());
             let is_napping = |thread: &String| sandbox.run(&["log", thread]).stdout.contains("step_started");

@@ -21,7 +21,6 @@ use crate::decide::hooks::HookMemory;
 use crate::decide::requests::{Pending, changes_run};
 use crate::decide::{Commit, With};
 use crate::fold::Fold;
-use crate::graph;
 use crate::spawn::{Refusal, Refused};
 use crate::start::Beginning;
 
@@ -319,7 +318,8 @@ impl Live {
                 self.at(&call, Stage::Done { output, blob: None, failure, was_made: false });
             }
             Outcome::Ended { call, output, .. } if self.is_waiting_child(&call, &output) => {
-                let suspended = Suspended::because(SuspendReason::Error, graph::CHILD_SUSPENDED);
+                let because = Suspended::because(SuspendReason::Error, "");
+                let suspended = Suspended { code: Some("child_suspended".to_owned()), ..because };
                 self.set_finding(call, CallFinding::Limited(suspended));
             }
             Outcome::Ended { call, output, blob, failure } => {
