@@ -8,7 +8,7 @@
 //! - [`measure`]: laps, rounds and spread. [`moments`]: the times of events in a run. [`machine`]: the machine. [`report`]: the report.
 //! - [`home`]: a store in a folder of its own. [`bare`]: the baseline. [`child`]: measurements in processes of their own.
 //! - One file per measurement: [`warm`], [`append`], [`history`], [`crowd`], [`live`], [`waiting`], [`processes`], [`turns`], [`bytes`], [`loading`],
-//!   [`snapshots`], [`chains`], [`search`], [`handoffs`], [`spawns`], [`streams`], [`startup`], [`memory`].
+//!   [`snapshots`], [`chains`], [`search`], [`handoffs`], [`graphs`], [`spawns`], [`streams`], [`startup`], [`memory`].
 //! - [`peers`]: the same work with other libraries. [`publish`]: `BENCHMARKS.md`. [`under_load`]: `cargo xtask load`.
 
 mod append;
@@ -17,6 +17,7 @@ mod bytes;
 mod chains;
 mod child;
 mod crowd;
+mod graphs;
 mod handoffs;
 mod history;
 mod home;
@@ -113,6 +114,8 @@ enum What {
     Search,
     /// A thread whose context is full continues in another.
     Handoffs,
+    /// A graph's steps, compared with commits.
+    Graphs,
     /// A thread starts another, in its process or in one of its own.
     Spawns,
     /// Answers streamed over HTTP: a chunk, a large answer, many at once.
@@ -171,7 +174,7 @@ fn measure_all(args: &Args) -> Outcome<()> {
     let mut report = Report::new(Machine::look(folder.path())?, plan);
     let all = |what| args.only.is_empty() && (args.publish || what != What::Peers);
     let wanted = |what| all(what) || args.only.contains(&what);
-    let steps: [(What, &str, Measurement); 19] = [
+    let steps: [(What, &str, Measurement); 20] = [
         (What::Warm, "A warm commit", warm::measure),
         (What::Append, "An append by a fresh process", append::measure),
         (What::History, "Late in a thread", history::measure),
@@ -186,6 +189,7 @@ fn measure_all(args: &Args) -> Outcome<()> {
         (What::Chains, "Chains", chains::measure),
         (What::Search, "Searching, and after a run", search::measure),
         (What::Handoffs, "Handoffs", handoffs::measure),
+        (What::Graphs, "Graphs", graphs::measure),
         (What::Spawns, "Spawns", spawns::measure),
         (What::Streams, "Streams", streams::measure),
         (What::Startup, "Starting", startup::measure),

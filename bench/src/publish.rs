@@ -59,10 +59,16 @@ pub(crate) fn page(report: &Report, machine: &str) -> String {
         page.push_str("\n**A quick run: few and short rounds. A quick check, not a figure.**\n");
     }
     page.push_str("\n## Where\n\n");
-    machine.lines().for_each(|line| page.push_str(&format!("- {line}\n")));
-    report.skipped.iter().for_each(|what| page.push_str(&format!("- **Skipped**: {what}\n")));
+    for line in machine.lines() {
+        page.push_str(&format!("- {line}\n"));
+    }
+    for what in &report.skipped {
+        page.push_str(&format!("- **Skipped**: {what}\n"));
+    }
     goals(&mut page, report);
-    report.sections.iter().filter(|section| !section.rows.is_empty()).for_each(|section| table(&mut page, section));
+    for section in report.sections.iter().filter(|section| !section.rows.is_empty()) {
+        table(&mut page, section);
+    }
     page.push_str("\n## How\n\n");
     for method in &report.methods {
         let (name, how) = method.split_once(": ").unwrap_or(("", method));

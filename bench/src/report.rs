@@ -176,10 +176,16 @@ impl Report {
         };
         println!("{machine}\n");
         println!("{}", line(&headings).trim_end());
-        cells.iter().for_each(|row| println!("{}", line(row).trim_end()));
+        for row in &cells {
+            println!("{}", line(row).trim_end());
+        }
         println!();
-        self.methods.iter().for_each(|method| println!("{method}"));
-        self.skipped.iter().for_each(|what| println!("SKIPPED: {what}"));
+        for method in &self.methods {
+            println!("{method}");
+        }
+        for what in &self.skipped {
+            println!("SKIPPED: {what}");
+        }
         if self.plan.quick {
             println!(
                 "--quick: few and short rounds, and turn {} for the late one; a quick check, not a figure",

@@ -11,14 +11,18 @@ use rustix::time::{ClockId, clock_gettime};
 use selvedge_engine::thread_search::{ThreadQuery, search_threads};
 use selvedge_engine::{Engine, Input, Options, Redactor};
 use selvedge_model::scope::Scopes;
-use selvedge_model::{AgentId, Batch, Cancel, Changeset, Expect, Message, NewThread, Part, Reason, Role, ThreadId};
+use selvedge_model::{
+    AgentId, Batch, Cancel, Changeset, Embedder as _, Expect, Message, NewThread, Part, Reason, Role, ThreadId,
+};
+use selvedge_providers::embed::Hashing;
 use selvedge_store::Commit;
-use selvedge_store::effects::Effects;
-use selvedge_store::search::{Query, Search, SearchRequest};
+use selvedge_store::effects::{Effects, Embedding};
+use selvedge_store::search::{Query, Search, SearchRequest, UnembeddedPassage, read_unverified};
 use selvedge_store_local::system::{SystemClock, SystemIds};
 use selvedge_store_local::{Access, LocalStore};
 use selvedge_tools::ProcessGroups;
 use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::home::Home;
 use crate::measure::Spread;
@@ -118,7 +122,8 @@ pub(crate) fn measure(folder: &Path, plan: Plan, report: &mut Report) -> Outcome
         format!(
             "{threads} threads of {COMMITS} commits of {MESSAGES} messages; {} queries, words that nearly every message has as well as words of one; warm page cache; \
              plain FTS5 is one table of the same texts in Python's sqlite3, ten rows by rank, nothing read back; grep is `grep -rF` over the logs; \
-             the processor time of the effect of usage after each of a number of runs of {TURNS} turns, divided by that of one turn of these runs",
+             the processor time of the effect of usage after each of a number of runs of {TURNS} turns, divided by that of one turn of these runs; \
+             then that of indexing such a run and of making its vectors offline, in the files and in the index, as runs do if an embedder is configured",
             QUERIES.len()
         ),
     );
@@ -258,7 +263,9 @@ fn effects(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
     let (_, work) = agent::scripted(TURNS)?;
     let mut of_turn = Vec::new();
     let mut of_effect = Vec::new();
+    let mut of_vectors = Vec::new();
     let mut took = Vec::new();
+    let runtime = Builder::new_current_thread().build()?;
     for _ in 0..plan.rounds * 5 {
         let thread = engine.create(NewThread::of(work.agent_id.clone()), Vec::new())?;
         let before = processor();
@@ -268,15 +275,22 @@ fn effects(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
         assert_eq!(store.record_usage(&Cancel::new())?, 1);
         took.push(began.elapsed().as_secs_f64() * 1e3);
         of_turn.push((between - before) / TURNS as f64);
-        of_effect.push(processor() - between);
+        let recorded = processor();
+        of_effect.push(recorded - between);
+        vectors(&store, &work.agent_id, &runtime)?;
+        of_vectors.push(processor() - recorded);
     }
-    let of = |turns: f64| -> Vec<f64> {
-        of_effect.iter().zip(&of_turn).map(|(effect, turn)| effect / (turn * turns).max(1e-12)).collect()
+    let share = |effects: &[f64], turns: f64| -> Vec<f64> {
+        effects.iter().zip(&of_turn).map(|(effect, turn)| effect / (turn * turns).max(1e-12)).collect()
     };
+    let of = |turns| share(&of_effect, turns);
     let what = "processor time of the record of a run ÷ that of one turn";
     report.figure("effects_turn_share", what, Unit::Share, &Spread::of(&of(1.0)), Goal::AtMost(0.02));
     let what = format!("  ÷ that of its {TURNS} turns");
     report.figure("effects_run_share", &what, Unit::Share, &Spread::of(&of(TURNS as f64)), Goal::None);
+    let what = format!("  the index and the vectors of a run, made offline ÷ its {TURNS} turns");
+    let of_run = Spread::of(&share(&of_vectors, TURNS as f64));
+    report.figure("effects_vectors_share", &what, Unit::Share, &of_run, Goal::None);
     report.figure(
         "effects_ms",
         "  its time, after the answer was delivered",
@@ -285,4 +299,23 @@ fn effects(folder: &Path, plan: Plan, report: &mut Report) -> Outcome<()> {
         Goal::None,
     );
     Ok(())
+}
+
+/// Indexes what is new and gives it vectors.
+fn vectors(store: &LocalStore, agent: &AgentId, runtime: &Runtime) -> Outcome<()> {
+    store.catch_up(&Cancel::new())?;
+    loop {
+        let pending = store.pending_vectors(Hashing.name(), Hashing.dimensions(), 128)?;
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let text = |one: &UnembeddedPassage| read_unverified(store, &one.hit).unwrap_or_default();
+        let texts: Vec<String> = pending.iter().map(text).collect();
+        let vectors = runtime.block_on(Hashing.embed(&texts, &Cancel::new()))?;
+        let pairs: Vec<_> = pending.into_iter().zip(vectors).collect();
+        let lines: Vec<_> =
+            pairs.iter().map(|(one, vector)| Embedding::new(&one.hit, Hashing.name(), vector)).collect();
+        store.put_embeddings(agent, &lines)?;
+        store.put_vectors(Hashing.name(), &pairs)?;
+    }
 }

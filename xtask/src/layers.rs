@@ -45,11 +45,12 @@ const TABLE: [Layer; 18] = [
     Layer { name: PROVIDERS, may: &[MODEL] },
     Layer { name: TOOLS, may: &[MODEL] },
     Layer { name: ENGINE, may: &[MODEL, LOG, ITEMS, STORE] },
-    Layer { name: SERVER, may: &[MODEL, LOG, ITEMS, STORE, ENGINE] },
     Layer {
         name: FACADE,
-        may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE, SERVER],
+        may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE],
     },
+    // It adds no meaning: every request is a call of the façade.
+    Layer { name: SERVER, may: &[MODEL, LOG, STORE, FACADE] },
     Layer {
         name: CLI,
         may: &[MODEL, LOG, LEGACY, ITEMS, STORE, STORE_LOCAL, STORE_POSTGRES, PROVIDERS, TOOLS, ENGINE, SERVER, FACADE],

@@ -17,8 +17,10 @@ use crate::commands::{
     thread_find, thread_list, thread_new, thread_rename, thread_show, tool_list, tree, usage, verify, wait,
 };
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, sandbox_check, tool_new, transcript};
+use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::commands::{mcp_add, mcp_approve, mcp_check, mcp_list};
+use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::error::{Exit, Failure};
 use crate::examples::with_examples;
 use crate::output::Output;
@@ -110,6 +112,9 @@ pub(crate) enum Command {
     /// Create, list and check directives
     #[command(subcommand)]
     Directive(DirectiveCommand),
+    /// Create, check and run graphs: pipelines that stop anywhere and continue
+    #[command(subcommand)]
+    Graph(GraphCommand),
     /// Create and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
@@ -131,6 +136,10 @@ pub(crate) enum Command {
     /// Show, explain and check the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    Serve(serve::Args),
+    /// Create, list and revoke tokens of the server
+    #[command(subcommand)]
+    Token(TokenCommand),
     Append(append::Args),
     Search(search::Args),
     Transcript(transcript::Args),
@@ -187,6 +196,16 @@ pub(crate) enum DirectiveCommand {
     Check(directive_check::Args),
 }
 
+/// The commands on graphs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum GraphCommand {
+    New(graph_new::Args),
+    List(graph_list::Args),
+    Check(graph_check::Args),
+    Show(graph_show::Args),
+    Run(graph_run::Args),
+}
+
 /// The commands on tools.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ToolCommand {
@@ -241,6 +260,14 @@ pub(crate) enum ConfigCommand {
     Get(config_get::Args),
     Explain(config_explain::Args),
     Check(config_check::Args),
+}
+
+/// The commands on tokens.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    New(token_new::Args),
+    List(token_list::Args),
+    Revoke(token_revoke::Args),
 }
 
 /// The commands on heads.

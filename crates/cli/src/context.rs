@@ -2,7 +2,7 @@
 //!
 //! - The project is the nearest folder, upwards from where the command was started or from `-C`, that holds
 //!   `.ai/agent/threads`.
-//! - Keys and trust belong to the user. Nothing inside a project decides what is trusted: a project can't vouch for itself.
+//! - Keys and trust belong to the user. Nothing inside a project decides what is trusted.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -321,6 +321,6 @@ impl User {
         let message =
             format!("the folder of your keys, `{}`, is inside the project's own `.ai`", self.folder.display());
         let failure = Failure::new(Exit::NotAllowed, "keys_in_project", message);
-        Err(failure.hint("a project can't vouch for itself: set SELVEDGE_HOME to a folder outside of it"))
+        Err(failure.hint("the project could replace them there: set SELVEDGE_HOME to a folder outside of it"))
     }
 }

@@ -200,6 +200,19 @@ impl From<KeyChainError> for Failure {
     }
 }
 
+impl From<selvedge::Error> for Failure {
+    fn from(error: selvedge::Error) -> Self {
+        Self {
+            exit: error.kind().into(),
+            code: error.code(),
+            message: error.to_string(),
+            hint: error.hint().map(str::to_owned),
+            retryable: error.is_retryable(),
+            details: Map::new(),
+        }
+    }
+}
+
 impl From<ItemError> for Failure {
     fn from(error: ItemError) -> Self {
         let failure = Self::of(&error);

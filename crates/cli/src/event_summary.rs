@@ -128,6 +128,9 @@ fn asked(ask: &Ask) -> String {
 fn changed(change: &ManifestChanged) -> String {
     let mut parts = Vec::new();
     parts.extend(change.title.as_ref().map(|title| format!("title {title}")));
+    if change.title.is_none() && change.title_usage.is_some() {
+        parts.push("no title for this call".to_owned());
+    }
     parts.extend(change.status.map(|status| format!("status {status}")));
     parts.extend(change.session_id.as_ref().map(|session| format!("session {session}")));
     parts.extend(change.outputs.as_ref().map(|outputs| format!("outputs {outputs}")));

@@ -1,29 +1,16 @@
 //! Hints that depend on the current state of threads: they name a command that works now.
 
 use selvedge::Outcome;
+pub(crate) use selvedge::needs::{VERDICTS, about, money, raise};
 use selvedge_engine::Error;
-use selvedge_engine::ledger::short_above;
 use selvedge_log::Trust;
 use selvedge_model::account::PostingError;
-use selvedge_model::event::{SuspendReason, Suspended};
 use selvedge_model::{CallId, Classify, Manifest, Status, ThreadId};
 use selvedge_store::{Error as StoreError, Store};
 
 use crate::context::User;
 use crate::error::{Exit, Failure, Result};
 use crate::running;
-use crate::text::shell_word;
-
-/// The command line that acts on a call: a command like `approve`, with its flags. The id of the call was chosen by a model, so it is
-/// quoted for the shell.
-pub(crate) fn about(word: &str, call: &CallId, thread: &ThreadId, flags: &str) -> String {
-    let id = shell_word(call.as_str());
-    if call.as_str().starts_with('-') {
-        format!("selvedge {word} --thread {thread}{flags} -- {id}")
-    } else {
-        format!("selvedge {word} {id} --thread {thread}{flags}")
-    }
-}
 
 /// The failure for a request that the engine refused.
 pub(crate) fn refused(store: &dyn Store, error: &Error) -> Failure {
@@ -83,9 +70,6 @@ fn wanted(store: &dyn Store, thread: &ThreadId, call: &CallId) -> Option<String>
     is_open.then(|| settle(call, thread))
 }
 
-/// The ways to resolve a call whose outcome is unknown.
-pub(crate) const VERDICTS: [&str; 3] = [" --done", " --not-done", " --unknown"];
-
 /// The hint on how to resolve a call whose outcome is unknown.
 pub(crate) fn settle(call: &CallId, thread: &ThreadId) -> String {
     let [done, not_done, unknown] = VERDICTS.map(|verdict| about("settle", call, thread, verdict));
@@ -132,16 +116,6 @@ pub(crate) fn ended(store: &dyn Store, outcome: &Outcome) -> Result<()> {
     })
 }
 
-/// The commands, in order, that resume a thread without money whose parent's account is exhausted too.
-pub(crate) fn money(store: &dyn Store, thread: &ThreadId, why: &Suspended) -> Option<[String; 2]> {
-    if why.reason != SuspendReason::Budget {
-        return None;
-    }
-    let account = store.get(thread).ok()?.manifest.chain_root_id;
-    let short = short_above(store, &account).ok()??;
-    Some([raise(store, &short, "spend=…"), raise(store, thread, "spend=…")])
-}
-
 /// The hint for a stalled thread. One whose chain is damaged can't be resumed.
 pub(crate) fn stalled(store: &dyn Store, thread: &ThreadId) -> String {
     match store.get(thread).map(|found| found.manifest.status) {
@@ -151,15 +125,6 @@ pub(crate) fn stalled(store: &dyn Store, thread: &ThreadId) -> String {
         }
         _ => format!("`selvedge resume {thread}` continues it; `selvedge chain {thread}` shows where its chain ends"),
     }
-}
-
-/// The command that raises a limit of a thread or of its successor. A thread that has ended, or has not begun, needs a message too.
-fn raise(store: &dyn Store, thread: &ThreadId, more: &str) -> String {
-    let message = match status(store, thread) {
-        Some(status) if status.is_terminal() || status == Status::Created => "\"…\" ",
-        _ => "",
-    };
-    format!("selvedge resume {thread} {message}--raise {more}")
 }
 
 /// The status of the end of a thread's chain.

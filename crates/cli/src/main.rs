@@ -44,8 +44,8 @@ use std::sync::{Arc, LazyLock};
 use selvedge_model::Stop;
 
 use crate::args::{
-    AgentCommand, Command, ConfigCommand, DirectiveCommand, HeadsCommand, HooksCommand, KeysCommand, KnowledgeCommand,
-    McpCommand, ModelCommand, SandboxCommand, ThreadCommand, ToolCommand,
+    AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand,
+    KnowledgeCommand, McpCommand, ModelCommand, SandboxCommand, ThreadCommand, TokenCommand, ToolCommand,
 };
 use crate::commands::sandbox_check;
 use crate::commands::{
@@ -57,8 +57,10 @@ use crate::commands::{
     wait,
 };
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
+use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
 use crate::commands::{mcp_add, mcp_approve, mcp_check, mcp_list};
+use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::context::Context;
 use crate::error::Result;
 use crate::output::Output;
@@ -159,6 +161,13 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Agent(AgentCommand::List(args))) => agent_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::List(args))) => directive_list::run(args, context),
         Some(Command::Directive(DirectiveCommand::Check(args))) => directive_check::run(&args, context),
+        Some(Command::Graph(command)) => match command {
+            GraphCommand::New(args) => graph_new::run(&args, context),
+            GraphCommand::List(args) => graph_list::run(args, context),
+            GraphCommand::Check(args) => graph_check::run(&args, context),
+            GraphCommand::Show(args) => graph_show::run(&args, context),
+            GraphCommand::Run(args) => graph_run::run(args, context),
+        },
         Some(Command::Tool(ToolCommand::List(args))) => tool_list::run(args, context),
         Some(Command::Knowledge(command)) => match command {
             KnowledgeCommand::Search(args) => knowledge_search::run(&args, context),
@@ -183,6 +192,10 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
         Some(Command::Config(ConfigCommand::Get(args))) => config_get::run(&args, context),
         Some(Command::Config(ConfigCommand::Explain(args))) => config_explain::run(&args, context),
         Some(Command::Config(ConfigCommand::Check(args))) => config_check::run(&args, context),
+        Some(Command::Serve(args)) => serve::run(args, context),
+        Some(Command::Token(TokenCommand::New(args))) => token_new::run(args, context),
+        Some(Command::Token(TokenCommand::List(args))) => token_list::run(args, context),
+        Some(Command::Token(TokenCommand::Revoke(args))) => token_revoke::run(&args, context),
         Some(Command::Append(args)) => append::run(args, context),
         Some(Command::Log(args)) => log::run(&args, context),
         Some(Command::Snapshots(args)) => snapshots::run(&args, context),

@@ -22,7 +22,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from);
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| File::open(folder)?.sync_all());
     written.map_err(|error| {
-        // What failed is said; a half file left behind is the lesser trouble.
+        // The failure is reported; a partial file left behind matters less.
         _ = fs::remove_file(path);
         failed(error)
     })

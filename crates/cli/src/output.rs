@@ -121,10 +121,13 @@ impl Output {
 
     /// Writes a notice to stderr, as text or JSON.
     pub(crate) fn say(&self, message: impl Display) {
-        match (self.quiet, self.json) {
-            (true, _) => {}
-            (false, true) => self.stderr(json!({ "notice": { "message": message.to_string() } })),
-            (false, false) => self.stderr(text::guarded(&message.to_string())),
+        if self.quiet {
+            return;
+        }
+        if self.json {
+            self.stderr(json!({ "notice": { "message": message.to_string() } }));
+        } else {
+            self.stderr(text::guarded(&message.to_string()));
         }
     }
 

@@ -35,12 +35,12 @@ pub(crate) fn denied(path: &Path, source: &io::Error) -> Option<Failure> {
         "can't use `{shown}`: permission denied; `{name}` has mode {mode:04o} and belongs to user {owner} (you are user {own})"
     );
     let word = shell_word(&name.to_string());
-    let hint = match (owner == own, found.is_dir()) {
-        (true, true) => format!("`chmod u+rwx {word}` restores your access"),
-        (true, false) => format!("`chmod u+rw {word}` restores your access"),
-        (false, _) => {
-            format!("`sudo chown -R {own} {word}` changes its owner; or set SELVEDGE_HOME to a folder of your own")
-        }
+    let hint = if owner != own {
+        format!("`sudo chown -R {own} {word}` changes its owner; or set SELVEDGE_HOME to a folder of your own")
+    } else if found.is_dir() {
+        format!("`chmod u+rwx {word}` restores your access")
+    } else {
+        format!("`chmod u+rw {word}` restores your access")
     };
     Some(Failure::new(Exit::NotAllowed, "permission_denied", message).hint(hint))
 }

@@ -26,7 +26,7 @@ use serde_json::Value;
 use crate::error::{Exit, Failure, Result};
 
 /// The folders below `.ai` that are included.
-pub(crate) const FOLDERS: [&str; 5] = ["agents", "directives", "tools", "knowledge", "config"];
+pub(crate) const FOLDERS: [&str; 6] = ["agents", "directives", "graphs", "tools", "knowledge", "config"];
 const KIND: DocumentKind = DocumentKind::new("backup");
 const ITEM: &str = "project";
 const FOLDER: &str = "project";

@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use selvedge::effects::EffectRunner;
+use selvedge::graph_view::pages::PageWriter;
 use selvedge::items::config::{Folders, SecretPattern, Unsigned};
 use selvedge::items::{Config, Library, Policy};
 use selvedge::log::Trust;
@@ -16,20 +17,21 @@ use selvedge::model::limits::Cost;
 use selvedge::model::scope::Scopes;
 use selvedge::model::{Cancel, Classify, Manifest, Run, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
+use selvedge::pages::PageFollower;
 use selvedge::project::mcp::servers;
 use selvedge::project::{Models, Program, Project, RuleSource, capabilities, prompt_changed_since};
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
 use selvedge::tools::{Detached, ProcessGroups, Sandbox};
-use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, RunConfig};
-use selvedge_engine::Tell;
+use selvedge::{Engine, EngineOptions, Input, Outcome, Redactor, RunConfig, RunEvent, Subscription, Watched};
+use selvedge_engine::EventHandler;
 use selvedge_engine::engine::Prepare;
 use selvedge_engine::orphans::RECOVERY;
 use selvedge_engine::redact::Pattern;
 use selvedge_engine::spawn::Children;
 use selvedge_model::event::{Ask, SuspendReason, Suspended};
 use selvedge_model::tool::Started;
-use selvedge_model::{Clock, ThreadId};
+use selvedge_model::{Clock, Reason, ThreadId};
 use selvedge_store::Backend;
 use selvedge_store_local::Access;
 use selvedge_store_local::system::{SystemClock, SystemIds};
@@ -156,12 +158,21 @@ impl Running {
         self,
         context: &Context<'_>,
         work: RunConfig,
-        run: impl FnOnce(&Self, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&Self, &Arc<RunConfig>, &Cancel, &mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<()> {
         let work = Arc::new(work);
         let cancel = stop_when_interrupted(context.output.speaks_to_people());
         let screen = Screen::new(context, &*self.store);
-        let ended = self.perform(context, screen, |tell| run(&self, &work, &cancel, tell));
+        let pages = GraphPages::of(&self);
+        let ended = self.perform(context, screen, |tell| {
+            run(&self, &work, &cancel, &mut |event| {
+                pages.note(&event);
+                tell(event);
+            })
+        });
+        if let Some(why) = pages.finish() {
+            context.output.say(format!("a page of a graph could not be written: {}", clean(&why)));
+        }
         let outcome = ended.as_ref().map_or(Ok(()), |ended| crate::commands::wait::ended(&*self.store, ended));
         // Its tools hold the engine, which holds the store.
         drop(work);
@@ -176,12 +187,14 @@ impl Running {
         &self,
         context: &Context<'_>,
         mut screen: Screen<'_>,
-        run: impl FnOnce(&mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
         for note in self.notes.take() {
             context.output.say(note);
         }
+        let pages = PageFollower::start(&self.store, &self.engine);
         let ended = run(&mut |event| screen.show(&event));
+        drop(pages);
         screen.finish();
         context.tell_problems();
         ended.map_err(|error| hints::refused(&*self.store, &error))
@@ -200,6 +213,42 @@ impl Running {
     pub(crate) fn close(self, context: &Context<'_>) {
         drop((self.engine, self.orchestrator));
         context.close(self.store);
+    }
+}
+
+/// The pages of graphs that this process runs: written beside the runs, the newest state of each.
+struct GraphPages {
+    writer: PageWriter,
+    events: RefCell<Subscription>,
+}
+
+impl GraphPages {
+    fn of(running: &Running) -> Self {
+        let library = running.project.library.clone();
+        let trust = running.engine.trust().clone();
+        let writer = PageWriter::new(running.store.clone(), trust, library);
+        Self { writer, events: RefCell::new(running.engine.subscribe(Watched::All)) }
+    }
+
+    /// An event of the command's own run: those of its children come with the subscription.
+    fn note(&self, event: &RunEvent) {
+        if matches!(event, RunEvent::Committed { reason: Reason::StepCommitted | Reason::RunFinished, .. }) {
+            self.take();
+        }
+    }
+
+    fn take(&self) {
+        while let Some(event) = self.events.borrow_mut().try_recv() {
+            if let RunEvent::Committed { thread, reason: Reason::StepCommitted | Reason::RunFinished, .. } = &event {
+                self.writer.note(thread);
+            }
+        }
+    }
+
+    fn finish(self) -> Option<String> {
+        self.take();
+        drop(self.events);
+        self.writer.finish()
     }
 }
 
@@ -343,7 +392,7 @@ pub(crate) fn unsecret(text: &str) -> String {
 }
 
 /// Values of environment variables whose names suggest a secret.
-fn secrets(environment: &BTreeMap<String, String>) -> Vec<String> {
+pub(crate) fn secrets(environment: &BTreeMap<String, String>) -> Vec<String> {
     let is_secret = |name: &str| SECRET_WORDS.iter().any(|word| name.to_uppercase().contains(word));
     let found =
         environment.iter().filter(|(name, value)| is_secret(name) && value.len() >= 8 && !Path::new(value).exists());
@@ -390,6 +439,25 @@ fn stop_when_interrupted(is_shown: bool) -> Cancel {
     cancel
 }
 
+/// Resolves at the first Ctrl-C, or when the process is asked to end; a second one ends it at once.
+pub(crate) fn wait_for_interrupt() -> tokio::sync::oneshot::Receiver<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    crate::INTERRUPTS_END.store(false, Ordering::SeqCst);
+    if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) {
+        std::thread::spawn(move || {
+            let mut sender = Some(sender);
+            for _ in signals.forever() {
+                match sender.take() {
+                    Some(sender) => _ = sender.send(()),
+                    None => std::process::exit(130),
+                }
+            }
+        });
+    }
+    receiver
+}
+
 /// Reports how a run ended.
 fn tell_end(context: &Context<'_>, outcome: &Outcome) -> Result<()> {
     if context.output.is_json() {
@@ -431,7 +499,8 @@ pub(crate) fn used(cost: &Cost) -> String {
 
 /// The result of a command whose run had this outcome.
 pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
-    let (thread, Some(status)) = (&outcome.thread_id, outcome.status.status()) else { return Ok(()) };
+    let Some(status) = outcome.status.status() else { return Ok(()) };
+    let thread = &outcome.thread_id;
     let why = outcome.reason().map_or_else(|| status.to_string(), str::to_owned);
     let suspended = outcome.suspended.as_ref();
     match (status, suspended.map(|suspended| suspended.reason)) {
@@ -440,6 +509,16 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
             let message = format!("`{thread}` {}{}", status.in_words(), why.unwrap_or_default());
             let is_of_model = outcome.code.as_deref().is_some_and(|code| code.starts_with("model_"));
             let check = if is_of_model { "`selvedge model check --probe` checks keys and hosts; " } else { "" };
+            let of_graph = match outcome.code.as_deref() {
+                Some("graph_failed") => Some(format!(
+                    "`selvedge graph show {thread}` shows its nodes; `selvedge resume {thread} \"…\"` continues at the one that failed"
+                )),
+                Some("completed_with_errors") => Some(format!("`selvedge graph show {thread}` shows its nodes")),
+                _ => None,
+            };
+            if let Some(hint) = of_graph {
+                return Err(Failure::new(Exit::Failed, "run_failed", message).hint(hint));
+            }
             Err(Failure::new(Exit::Failed, "run_failed", message).hint(format!(
                 "{check}`selvedge log {thread}` shows what happened; `selvedge send {thread} \"…\"` continues"
             )))
@@ -453,9 +532,9 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
             Err(needs_decision(thread, suspended, &outcome.asks))
         }
         (Status::Suspended, Some(SuspendReason::Limit | SuspendReason::Budget)) => {
-            let values = suspended.and_then(crate::needs::values).map(|values| format!(", {values}"));
+            let values = suspended.and_then(selvedge::needs::values).map(|values| format!(", {values}"));
             let message = format!("`{thread}` has reached a limit: {why}{}", values.unwrap_or_default());
-            let raise = suspended.and_then(crate::needs::limit_of).unwrap_or("turns");
+            let raise = suspended.and_then(selvedge::needs::limit_of).unwrap_or("turns");
             Err(Failure::new(Exit::Limit, "limit_reached", message)
                 .hint(format!("`selvedge resume {thread} --raise {raise}=…` raises it and continues")))
         }
@@ -468,6 +547,9 @@ pub(crate) fn ended(outcome: &Outcome) -> Result<()> {
                 ),
                 "chain_too_deep" => format!(
                     "`coordination.continuation.chain_max` is the maximum length of a chain; raise it, then `selvedge resume {thread}`"
+                ),
+                "child_suspended" => format!(
+                    "`selvedge tree {thread}` shows the child that it waits for; once that has continued, `selvedge resume {thread}`"
                 ),
                 _ => format!("`selvedge resume {thread}` continues"),
             }))

@@ -1,4 +1,4 @@
-//! Files to begin with: what `init` puts into a new project, and what `directive new` and `tool new` write. Each is commented and works
+//! Files to begin with: what `init` puts into a new project, and what `directive new`, `graph new` and `tool new` write. Each is commented and works
 //! as it is, offline.
 
 /// The name that stands in the templates for the one that is asked for.
@@ -23,6 +23,11 @@ pub(crate) fn tool(id: &str) -> String {
     include_str!("scaffold/tool.yaml").replace("__CAPABILITY__", &capability).replace(NAME, last(id))
 }
 
+/// A new graph; `id` is its path below `.ai/graphs`, without its extension.
+pub(crate) fn graph(id: &str) -> String {
+    include_str!("scaffold/graph.yaml").replace(NAME, last(id))
+}
+
 /// A new entry of knowledge; `id` is its path below `.ai/knowledge`, without its extension.
 pub(crate) fn knowledge(id: &str) -> String {
     let folder = id.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -36,7 +41,7 @@ fn last(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use selvedge::items::knowledge::Metadata;
-    use selvedge::items::{Agent, Directive, Knowledge, tool};
+    use selvedge::items::{Agent, Directive, Graph, Knowledge, tool};
 
     use super::*;
 
@@ -54,6 +59,7 @@ mod tests {
         let entry = knowledge("docs/api");
         assert!(Metadata::read(&entry).unwrap().misfits("docs/api").is_empty() && Knowledge::parse(&entry).is_ok());
         assert_eq!(Directive::parse(&directive("reports/weekly")).unwrap().name, "weekly");
+        assert_eq!(Graph::parse(&graph("ops/nightly")).unwrap().findings, []);
         assert_eq!(
             tool::parse("money/pay", &super::tool("money/pay")).unwrap().capability,
             "selvedge.execute.tool.money.pay"

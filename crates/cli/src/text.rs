@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::Path;
 
+pub(crate) use selvedge::markdown::clean;
 use selvedge_engine::ledger::audit::Cause;
 use selvedge_log::Trust;
 use selvedge_model::limits::Cost;
@@ -76,20 +77,6 @@ pub(crate) fn spent(cost: &Cost) -> String {
     } else {
         format!("${spend}, less ${} of earlier threads", corrected.from.saturating_sub(corrected.to))
     }
-}
-
-/// Untrusted text, made safe to show: nothing in it can move the cursor, change colours or reorder the line.
-pub(crate) fn clean(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' => safe.push('\n'),
-            c if c.is_control() => safe.extend(c.escape_default()),
-            c if drives_the_screen(c) => safe.extend(c.escape_unicode()),
-            c => safe.push(c),
-        }
-    }
-    safe
 }
 
 /// JSON made safe to show: characters that control the terminal are written as JSON escapes, so that it stays the same JSON.

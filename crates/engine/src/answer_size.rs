@@ -11,7 +11,7 @@ use std::io;
 use selvedge_model::message::Block;
 use serde_json::Value;
 
-use crate::carryover::{Put, shortened, text_of};
+use crate::carryover::{StoreText, shortened, text_of};
 
 /// The most bytes of the blocks of an answer, as JSON: half of what a line may have.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -23,7 +23,7 @@ pub(crate) const PARTIAL_BYTES_MAX: usize = 1 << 20;
 const NOTE_BYTES: usize = 64;
 
 /// The blocks of an answer, shortened until they fit.
-pub(crate) fn bounded<E>(mut content: Vec<Block>, put: Put<'_, E>) -> Result<Vec<Block>, E> {
+pub(crate) fn bounded<E>(mut content: Vec<Block>, put: StoreText<'_, E>) -> Result<Vec<Block>, E> {
     let mut sizes: Vec<usize> = content.iter().map(size).collect();
     while sizes.iter().sum::<usize>() > ANSWER_BYTES_MAX {
         let Some((largest, _)) = sizes.iter().enumerate().max_by_key(|(_, size)| **size) else { break };
@@ -38,7 +38,7 @@ pub(crate) fn bounded<E>(mut content: Vec<Block>, put: Put<'_, E>) -> Result<Vec
 }
 
 /// Shortens a block; false if it can only be dropped.
-fn shorten<E>(block: &mut Block, put: Put<'_, E>) -> Result<bool, E> {
+fn shorten<E>(block: &mut Block, put: StoreText<'_, E>) -> Result<bool, E> {
     match block {
         Block::Text { text, blob: blob @ None } if text.len() > SHOWN_BYTES => {
             let whole = put(text)?;

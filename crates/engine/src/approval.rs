@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use selvedge_log::hash::sha256;
 use selvedge_model::event::{Ask, Decision, ResumeMode};
-use selvedge_model::fold::Call as Known;
+use selvedge_model::fold::CallState as Known;
 use selvedge_model::{Digest, LogId, Output, Timestamp, ToolSpec};
 use serde_json::{Value, json};
 

@@ -40,7 +40,7 @@ pub(crate) use flight::{CallEnd, EndedCall, PreparedCall, call_end};
 
 /// A result above this many bytes is stored as a blob, and the model gets its beginning and its end.
 const INLINE_MAX: usize = 32 << 10;
-/// The same for a result that a hook brings into prompts, which is recorded once, and whole.
+/// The same for a result that a hook brings into prompts, and for one of a graph's node: both are recorded whole.
 const CONTEXT_MAX: usize = 1 << 20;
 /// How many bytes of such a result the model gets of each end.
 const SHOWN_BYTES: usize = 4 << 10;
@@ -61,11 +61,13 @@ impl Running {
     pub(crate) fn plan(&mut self, planned: Vec<PlannedCall>) -> Result<Vec<ReadyCall>> {
         self.live.plan(planned, &self.held.fold);
         for flight in &mut self.live.flights {
-            if let Stage::Done { output, blob, .. } = &mut flight.stage {
+            if let Stage::Done { output, blob: blob @ None, .. } = &mut flight.stage {
                 *blob = self.held.put_large(output, INLINE_MAX)?;
             }
         }
-        Ok(self.live.flights.iter().filter_map(|flight| flight.ready.clone()).collect())
+        // Others, of a graph's loop, are ready or in flight already.
+        let planned = self.live.flights.iter().filter(|flight| flight.is_planned());
+        Ok(planned.filter_map(|flight| flight.ready.clone()).collect())
     }
 
     /// Makes calls ready; one that can't be gets an error as its result.
@@ -185,7 +187,8 @@ impl Running {
             // What is injected is what is recorded.
             self.held.engine.redactor.value(&mut output.content);
         }
-        let inline_max = if is_context { CONTEXT_MAX } else { INLINE_MAX };
+        let is_of_node = flight.is_some_and(OpenCall::is_of_node);
+        let inline_max = if is_context || is_of_node { CONTEXT_MAX } else { INLINE_MAX };
         match self.held.put_large(&mut output, inline_max) {
             Ok(blob) => self.live.take(Outcome::Ended { call, output, blob, failure }),
             Err(error) => {

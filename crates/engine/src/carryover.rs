@@ -22,7 +22,7 @@ pub(crate) struct Carryover {
 }
 
 /// Stores the whole of a text that is shortened; returns its digest.
-pub(crate) type Put<'p, E> = &'p mut dyn FnMut(&str) -> Result<Digest, E>;
+pub(crate) type StoreText<'p, E> = &'p mut dyn FnMut(&str) -> Result<Digest, E>;
 
 /// The least bytes of a block that are kept, however little room there is.
 const SHOWN_MIN: usize = 256;
@@ -39,7 +39,7 @@ impl Carryover {
     }
 
     /// Chooses what fits into `room` bytes.
-    pub(crate) fn of<E>(messages: &[Arc<Message>], room: usize, put: Put<'_, E>) -> Result<Self, E> {
+    pub(crate) fn of<E>(messages: &[Arc<Message>], room: usize, put: StoreText<'_, E>) -> Result<Self, E> {
         let mut carry = Self::default();
         let head = messages.iter().position(|message| message.role == Role::User).map_or(0, |task| task + 1);
         let (head, rest) = messages.split_at(head);
@@ -76,7 +76,7 @@ impl Carryover {
     }
 
     /// The message with its long blocks shortened, so that it takes about `room` bytes.
-    fn fitting<E>(&mut self, message: &Message, room: usize, put: Put<'_, E>) -> Result<Message, E> {
+    fn fitting<E>(&mut self, message: &Message, room: usize, put: StoreText<'_, E>) -> Result<Message, E> {
         let mut message = plain(message);
         if size_of(&message) <= room {
             return Ok(message);
@@ -182,7 +182,7 @@ pub(crate) fn text_of(value: &Value) -> String {
 const READS_BLOBS: &str = "the tool `blob_read` reads it in parts";
 
 /// A long text shortened to about `shown` bytes. The whole is stored as a blob, unless the text is already a part of one.
-fn fitted<E>(text: &str, shown: usize, blob: &mut Option<Digest>, put: Put<'_, E>) -> Result<String, E> {
+fn fitted<E>(text: &str, shown: usize, blob: &mut Option<Digest>, put: StoreText<'_, E>) -> Result<String, E> {
     if let Some(whole) = blob {
         let (head, _, tail) = ends(text, shown);
         return Ok(format!("{head}\n[… shortened; the whole is in blob {whole}; {READS_BLOBS} …]\n{tail}"));

@@ -35,7 +35,7 @@ type Known = Option<(Summary, bool)>;
 
 /// Where a chain ends.
 #[derive(Clone, Debug)]
-pub(crate) struct End {
+pub(crate) struct ChainEnd {
     /// The last thread that could be reached.
     pub(crate) thread: ThreadId,
     /// Its summary, if it exists.
@@ -132,13 +132,13 @@ pub(crate) fn cost(store: &dyn Store, thread: &ThreadId) -> Result<Cost> {
 }
 
 /// Where the chain of a thread ends now.
-pub(crate) fn end(store: &dyn Store, thread: &ThreadId) -> Result<End> {
+pub(crate) fn end(store: &dyn Store, thread: &ThreadId) -> Result<ChainEnd> {
     let mut at = thread.clone();
     let mut seen = HashSet::new();
     loop {
         seen.insert(at.clone());
         let Some((summary, is_deleted)) = known(store, &at)? else {
-            return Ok(End { thread: at, summary: None, is_deleted: false, why: None });
+            return Ok(ChainEnd { thread: at, summary: None, is_deleted: false, why: None });
         };
         let why = match next(&summary.manifest) {
             Some(next) if seen.contains(&next) => format!("its chain leads in a circle, back to `{next}`"),
@@ -150,9 +150,9 @@ pub(crate) fn end(store: &dyn Store, thread: &ThreadId) -> Result<End> {
                 at = next;
                 continue;
             }
-            None => return Ok(End { thread: at, summary: Some(summary), is_deleted, why: None }),
+            None => return Ok(ChainEnd { thread: at, summary: Some(summary), is_deleted, why: None }),
         };
-        return Ok(End { thread: at, summary: Some(summary), is_deleted, why: Some(why) });
+        return Ok(ChainEnd { thread: at, summary: Some(summary), is_deleted, why: Some(why) });
     }
 }
 

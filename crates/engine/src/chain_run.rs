@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use selvedge_items::config::Wait;
 use selvedge_model::blocking::on_thread;
-use selvedge_model::event::{Ask, SuspendReason};
+use selvedge_model::event::{Ask, SuspendReason, ThreadKind};
 use selvedge_model::{Cancel, Input, Manifest, Message, Reason, RequestId, Status, Stop, ThreadId, Verdict};
 use selvedge_store::{Acquire, Error as StoreError};
 
@@ -50,7 +50,7 @@ impl Engine {
                 // Another process holds it, and serves the input.
                 None if !start.input.messages.is_empty() && start.input.raise.is_none() => {
                     match self.deliver_send(&thread, start, Some(Duration::ZERO))? {
-                        Sent::Left(sent) => {
+                        Sent::Queued(sent) => {
                             Box::pin(self.await_served(sent, work.clone(), cancel.clone(), audience.clone())).await?
                         }
                         Sent::Here(lease, start) => {
@@ -216,7 +216,8 @@ impl Engine {
             }
             return Ok(Admitted::Nothing(Box::new(held.nothing_done())));
         }
-        if input.is_empty() && held.fold.conversation.messages().is_empty() {
+        let is_graph = held.fold.manifest().kind == ThreadKind::Graph;
+        if input.is_empty() && held.fold.conversation.messages().is_empty() && !is_graph {
             let thread = held.thread().clone();
             let status = held.fold.manifest().status;
             let hint = format!("`selvedge send {thread} \"…\"` sends it a message");

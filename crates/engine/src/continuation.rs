@@ -20,6 +20,7 @@ use crate::conversation::OpenCall;
 use crate::derived_ids::IdKind;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
+use crate::graph;
 use crate::held::{FIRST_EPOCH, HeldThread, LeaseGuard, OtherThreads, RunContext};
 use crate::run_config::{ContinuedThread, RunConfig};
 
@@ -39,15 +40,15 @@ pub(crate) struct Successor {
 pub(crate) fn successor_size(fold: &Fold, work: &RunConfig, room: usize) -> usize {
     let mut put = |_: &str| Ok::<_, Infallible>(Digest([0; 32]));
     let Ok(carry) = Carryover::of(fold.conversation.messages(), room, &mut put);
-    carry.size() + size_of(&seed(fold, work, room))
+    carry.size() + size_of(&first_message(fold, work, room))
 }
 
 /// The first message of a successor. If the configured one takes more than half of the room, the default is used.
-fn seed(fold: &Fold, work: &RunConfig, room: usize) -> Message {
+fn first_message(fold: &Fold, work: &RunConfig, room: usize) -> Message {
     let left =
         ContinuedThread { previous_thread_id: fold.thread_id().clone(), message: work.continuation.message.clone() };
-    let seed = (work.continuation.seed)(&left).filter(|seed| seed.len() <= room / 2).unwrap_or(left.message);
-    Message { visibility: Visibility::Internal, ..Message::text(Role::User, seed) }
+    let text = (work.continuation.first_message)(&left).filter(|text| text.len() <= room / 2).unwrap_or(left.message);
+    Message { visibility: Visibility::Internal, ..Message::text(Role::User, text) }
 }
 
 impl HeldThread {
@@ -69,7 +70,7 @@ impl HeldThread {
         let turns = carry.turns();
         let details = json!({"kept": kept, "dropped": carry.dropped, "shortened": carry.shortened, "summarised": 0});
         let mut messages = carry.messages;
-        messages.push(self.seed(work, room));
+        messages.push(self.first_message(work, room));
         self.engine.redactor.messages(&mut messages);
         self.copy_blobs(&thread, &mut messages, &own)?;
         let meter = Some(self.fold.meter().carried(running_ms));
@@ -77,9 +78,16 @@ impl HeldThread {
         self.with(thread, messages, birth, turns, details)
     }
 
-    fn seed(&self, work: &RunConfig, room: usize) -> Message {
+    /// The successor of a graph whose log is long enough: the state, and where to continue.
+    pub(crate) fn next_segment(&self, inputs: &Fields, running_ms: u64) -> Result<Successor> {
+        let meter = Some(self.fold.meter().carried(running_ms));
+        let birth = NewThread { meter, inputs: inputs.clone(), ..self.successor_birth() };
+        self.with(self.successor_id(), Vec::new(), birth, 0, json!({}))
+    }
+
+    fn first_message(&self, work: &RunConfig, room: usize) -> Message {
         let id = MessageId::new(self.derive_id(IdKind::Seed, 0)).ok();
-        Message { id, ..seed(&self.fold, work, room) }
+        Message { id, ..first_message(&self.fold, work, room) }
     }
 
     /// Adds to the delta the postings that fund a successor in which this thread is resumed. Returns the successor's limits; refused for
@@ -126,9 +134,7 @@ impl HeldThread {
     }
 
     fn successor_id(&self) -> ThreadId {
-        let manifest = self.fold.manifest();
-        let name = manifest.directive.as_ref().map_or(manifest.agent_id.as_str(), |directive| directive.as_str());
-        ThreadId::generate(name, &self.engine.ids.hex12())
+        ThreadId::generate(self.fold.manifest().name(), &self.engine.ids.hex12())
     }
 
     fn with(
@@ -165,6 +171,7 @@ impl HeldThread {
         let family_root_id = Some(old.family_root().clone());
         NewThread {
             kind: old.kind,
+            graph: graph::continued(&self.fold),
             directive: old.directive,
             parent_id: old.parent_id,
             parent_run_id: old.parent_run_id,
@@ -198,7 +205,7 @@ impl HeldThread {
             match (block, copy) {
                 (Block::Image { blob, .. }, Some(copy)) => *blob = copy,
                 (block @ Block::Image { .. }, None) => {
-                    *block = Block::text(format!("[an image that is gone: blob {named}]"));
+                    *block = Block::text(format!("[an image that is missing: blob {named}]"));
                 }
                 (Block::Text { text, blob }, copy) => {
                     *text = renamed(text);

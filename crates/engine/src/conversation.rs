@@ -364,7 +364,11 @@ mod tests {
             let place = answered.map_or(self.messages.len(), |(_, at)| {
                 at + 1 + self.messages[at + 1..].iter().take_while(|message| message.role == Role::Tool).count()
             });
-            self.open.iter_mut().filter(|(_, at)| *at >= place).for_each(|(_, at)| *at += 1);
+            for (_, at) in &mut self.open {
+                if *at >= place {
+                    *at += 1;
+                }
+            }
             for block in &message.content {
                 match block {
                     Block::ToolCall { id, .. } => self.open.push((id.clone(), place)),

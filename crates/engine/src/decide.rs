@@ -23,6 +23,7 @@ mod beginning;
 pub(crate) mod calls;
 pub(crate) mod context;
 pub(crate) mod ending;
+pub(crate) mod graph;
 pub(crate) mod hooks;
 pub(crate) mod live;
 pub(crate) mod money;
@@ -94,6 +95,8 @@ pub(crate) enum Step {
     Probe(Vec<Probe>),
     /// Wait for a call that is in flight, or for this long.
     Wait(Option<Duration>),
+    /// Wait for this long, or for a request.
+    Pause(Duration),
     /// Nothing: the end of the run is on record.
     Done,
 }
@@ -167,6 +170,9 @@ pub(crate) fn decide(fold: &Fold, live: &Live, rules: &Rules) -> Step {
     }
     if let Some(start) = &live.start {
         return beginning::begin(fold, live, rules, start);
+    }
+    if let Some(graph) = &rules.graph {
+        return graph::walk(fold, live, rules, graph);
     }
     if let Some(step) = calls::under_way(fold, live, rules) {
         return step;

@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::held::{HeldThread, RunContext};
-use crate::inbox::Taken;
+use crate::inbox::Arrival;
 use crate::run_config::RunConfig;
 
 /// A decision about a call.
@@ -55,11 +55,11 @@ pub enum Recorded {
     /// The same decision was in the log before.
     Before,
     /// It is queued: the process that runs the thread will record it.
-    Left,
+    Queued,
 }
 
 /// A decision about a thread that another process holds.
-struct Leave {
+struct QueuedDecision {
     /// The decision, bound to the action that it is about: the holder refuses it if the call asks for another action by then.
     decision: Decision,
     /// Whether it is to be posted: the same one does not wait already, and is not on record.
@@ -118,18 +118,19 @@ impl Engine {
             *reason = masked;
         }
         let posted = self.posted(thread, request_of(decision.clone()))?;
-        let mut left = None;
-        let taken = self.deliver(thread, posted.request.kind(), Some(Duration::ZERO), || {
-            let leave = self.judge_held(thread, &decision)?;
-            let bound = leave.is_new.then(|| Posted { request: request_of(leave.decision.clone()), ..posted.clone() });
-            left = Some(leave);
+        let mut queued = None;
+        let arrival = self.deliver(thread, posted.request.kind(), Some(Duration::ZERO), || {
+            let judged = self.judge_held(thread, &decision)?;
+            let bound =
+                judged.is_new.then(|| Posted { request: request_of(judged.decision.clone()), ..posted.clone() });
+            queued = Some(judged);
             Ok(bound)
         })?;
-        match (taken, left) {
-            (Taken::Lease(lease), _) => self.under_lease(lease, Some(work), |held| held.decide(decision)),
-            (Taken::Left(_), None) => Err(StoreError::BadBatch.into()),
-            (Taken::Left(None), Some(Leave { recorded: Some(before), .. })) => Ok(before),
-            (Taken::Left(_), Some(leave)) => self.await_decision(thread, &posted.id, leave, work),
+        match (arrival, queued) {
+            (Arrival::Lease(lease), _) => self.under_lease(lease, Some(work), |held| held.decide(decision)),
+            (Arrival::Queued(_), None) => Err(StoreError::BadBatch.into()),
+            (Arrival::Queued(None), Some(QueuedDecision { recorded: Some(before), .. })) => Ok(before),
+            (Arrival::Queued(_), Some(queued)) => self.await_decision(thread, &posted.id, queued, work),
         }
     }
 
@@ -168,24 +169,30 @@ impl Engine {
         }
     }
 
-    /// Judges a decision about a thread that another process holds, before it is left in the inbox. The first one posted counts.
-    fn judge_held(&self, thread: &ThreadId, decision: &Decision) -> Result<Leave> {
+    /// Judges a decision about a thread that another process holds, before it is queued in the inbox. The first one posted counts.
+    fn judge_held(&self, thread: &ThreadId, decision: &Decision) -> Result<QueuedDecision> {
         let fold = Fold::load(&*self.store, thread, &self.trust)?;
         let now = self.clock.now();
         let mode = asked(&fold, &decision.call_id).map(|ask| ask.resume_mode).unwrap_or_default();
         let Some(decision) = judge(&fold, decision.clone(), now)? else {
             let recorded = Some(Decided { recorded: Recorded::Before, undecided: undecided(&fold, now), mode });
-            return Ok(Leave { decision: decision.clone(), is_new: false, recorded, fold, mode });
+            return Ok(QueuedDecision { decision: decision.clone(), is_new: false, recorded, fold, mode });
         };
         match self.posted_before(&decision, &fold, None)? {
             Some(before) if !is_same(&before, &decision) => Err(already_decided(thread, &before)),
-            before => Ok(Leave { decision, is_new: before.is_none(), recorded: None, fold, mode }),
+            before => Ok(QueuedDecision { decision, is_new: before.is_none(), recorded: None, fold, mode }),
         }
     }
 
-    /// What a decision that was left in the inbox comes to: if the thread is free by now, it is recorded here.
-    fn await_decision(&self, thread: &ThreadId, id: &RequestId, leave: Leave, work: &RunConfig) -> Result<Decided> {
-        let Leave { decision, is_new, fold, mode, .. } = leave;
+    /// What a decision that was queued becomes: if the thread is free by now, it is recorded here.
+    fn await_decision(
+        &self,
+        thread: &ThreadId,
+        id: &RequestId,
+        queued: QueuedDecision,
+        work: &RunConfig,
+    ) -> Result<Decided> {
+        let QueuedDecision { decision, is_new, fold, mode, .. } = queued;
         if is_new {
             // Another one may have been posted at the same moment.
             let before = self.posted_before(&decision, &fold, Some(id))?;
@@ -198,7 +205,7 @@ impl Engine {
             Ok(lease) => lease,
             // The holder serves it when it reads its inbox next, or else the next process that acquires the lease.
             Err(StoreError::LeaseHeld { .. }) => {
-                return Ok(Decided { recorded: Recorded::Left, undecided: Vec::new(), mode });
+                return Ok(Decided { recorded: Recorded::Queued, undecided: Vec::new(), mode });
             }
             Err(error) => return Err(error.into()),
         };
@@ -207,7 +214,7 @@ impl Engine {
         match judged {
             Err(error @ (Error::AlreadyDecided { .. } | Error::TooLate { .. })) => Err(error),
             // It is not in this log: the thread was continued, and the decision is in the inbox of its successor.
-            Ok(Some(_)) => Ok(Decided { recorded: Recorded::Left, undecided, mode }),
+            Ok(Some(_)) => Ok(Decided { recorded: Recorded::Queued, undecided, mode }),
             _ => Ok(Decided { recorded: Recorded::Now, undecided, mode }),
         }
     }
@@ -268,7 +275,7 @@ pub(crate) fn judge(fold: &Fold, mut decision: Decision, now: Timestamp) -> Resu
         return Ok(None);
     }
     let is_dispatched = known.is_some_and(|known| known.intent.is_some());
-    let is_about_outcome = known.is_some_and(selvedge_model::fold::Call::may_have_run);
+    let is_about_outcome = known.is_some_and(selvedge_model::fold::CallState::may_have_run);
     if if decision.is_word() { is_dispatched } else { !is_about_outcome } {
         return Err(no_open_call());
     }

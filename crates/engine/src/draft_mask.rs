@@ -151,13 +151,13 @@ mod tests {
 
     fn drafts(secrets: &[&str], pieces: &[Draft]) -> Vec<Draft> {
         let redactor = Redactor::new(secrets.iter().map(|secret| (*secret).to_owned()), Vec::new());
-        let mut heard = Vec::new();
+        let mut drafts_sent = Vec::new();
         let mut mask = DraftMask::default();
         for piece in pieces {
-            mask.take(piece.clone(), &redactor, &mut |draft| heard.push(draft));
+            mask.take(piece.clone(), &redactor, &mut |draft| drafts_sent.push(draft));
         }
-        mask.finish(&redactor, &mut |draft| heard.push(draft));
-        heard
+        mask.finish(&redactor, &mut |draft| drafts_sent.push(draft));
+        drafts_sent
     }
 
     fn masked(secrets: &[&str], pieces: &[&str]) -> String {
@@ -204,16 +204,16 @@ mod tests {
             piece("a", r#"ary-1234"}"#),
             piece("b", r#"-1234 "}"#),
         ];
-        let heard = drafts(&["canary-1234"], &pieces);
-        assert_eq!(heard[0], Draft::Text { text: "so".to_owned() });
-        assert_eq!(arguments(&heard, "a"), r#"{"key": "[redacted]"}"#);
-        assert_eq!(arguments(&heard, "b"), r#"{"other": "ary-1234", "key": "[redacted] "}"#);
+        let drafts_sent = drafts(&["canary-1234"], &pieces);
+        assert_eq!(drafts_sent[0], Draft::Text { text: "so".to_owned() });
+        assert_eq!(arguments(&drafts_sent, "a"), r#"{"key": "[redacted]"}"#);
+        assert_eq!(arguments(&drafts_sent, "b"), r#"{"other": "ary-1234", "key": "[redacted] "}"#);
     }
 
     #[test]
     fn a_call_whose_id_is_a_secret_has_none() {
         let id = CallId::new("canary-1234").ok();
-        let heard = drafts(&["canary-1234"], &[Draft::ToolCall { name: "put".to_owned(), id }]);
-        assert_eq!(heard, [Draft::ToolCall { name: "put".to_owned(), id: None }]);
+        let drafts_sent = drafts(&["canary-1234"], &[Draft::ToolCall { name: "put".to_owned(), id }]);
+        assert_eq!(drafts_sent, [Draft::ToolCall { name: "put".to_owned(), id: None }]);
     }
 }

@@ -25,14 +25,14 @@ use crate::events::{Bus, CallerEvents, CreatedThread, FirstChangeset, Subscripti
 use crate::fold::Folds;
 use crate::heartbeat::Heartbeat;
 use crate::held::{HeldThread, LeaseGuard, Observer};
-use crate::inbox::{Sent, Taken};
+use crate::inbox::{Arrival, Sent};
 use crate::outcome::{Outcome, Resumed, get_status};
 use crate::redact::Redactor;
 use crate::run;
 use crate::run_config::RunConfig;
 use crate::snapshot::Keeper;
 use crate::start::{RunRequest, Start};
-use crate::submitted::{Closing, Submitted, Tell};
+use crate::submitted::{Closing, EventHandler, Submitted};
 use crate::tasks::Tasks;
 use crate::watcher::{Waiter, Watcher};
 
@@ -225,7 +225,7 @@ impl Engine {
         thread: &ThreadId,
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
-        tell: &mut Tell<'_>,
+        tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
         let end = self.end_of_chain(thread)?;
         let summary = self.store.get(&end)?;
@@ -272,8 +272,7 @@ impl Engine {
     }
 
     fn name(&self, thread: &NewThread) -> ThreadId {
-        let name = thread.directive.as_ref().map_or(thread.agent_id.as_str(), |directive| directive.as_str());
-        ThreadId::generate(name, &self.ids.hex12())
+        ThreadId::generate(thread.name(), &self.ids.hex12())
     }
 
     fn create_as(&self, id: &ThreadId, mut thread: NewThread, mut input: Input, key: Option<&CommitKey>) -> Result<()> {
@@ -294,7 +293,9 @@ impl Engine {
         }
         let committed = self.store.commit(batch)?;
         if !committed.replayed {
-            FirstChangeset::among(committed.parts, &born).into_iter().for_each(|birth| self.publish_first(birth));
+            for birth in FirstChangeset::among(committed.parts, &born) {
+                self.publish_first(birth);
+            }
         }
         Ok(())
     }
@@ -307,7 +308,7 @@ impl Engine {
         input: Input,
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
-        tell: &mut Tell<'_>,
+        tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
         self.start_send(thread, Start::of(input), work.into(), cancel)?.wait(tell)
     }
@@ -321,7 +322,7 @@ impl Engine {
         input: Input,
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
-        tell: &mut Tell<'_>,
+        tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
         if let Some(ended) = self.served_before(thread, &id, &input)? {
             return Ok(ended);
@@ -375,7 +376,7 @@ impl Engine {
         self.perform(|audience| async move {
             match sent {
                 Sent::Here(lease, start) => engine.run_held(lease, start, work, cancel, audience).await,
-                Sent::Left(sent) => engine.await_served(sent, work, cancel, audience).await,
+                Sent::Queued(sent) => engine.await_served(sent, work, cancel, audience).await,
             }
         })
     }
@@ -408,7 +409,7 @@ impl Engine {
         input: Input,
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
-        tell: &mut Tell<'_>,
+        tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
         self.submit_resume(thread, input, work, cancel)?.wait(tell)
     }
@@ -488,7 +489,7 @@ impl Engine {
             }
             // It is never left: it is refused while the thread is held.
             let resume = self.deliver(&thread, RequestKind::Resume, Some(Duration::ZERO), || Ok(None))?;
-            let Taken::Lease(lease) = resume else { continue };
+            let Arrival::Lease(lease) = resume else { continue };
             if !status.is_terminal() {
                 return Ok((lease, Start::of(input), None));
             }
@@ -501,6 +502,7 @@ impl Engine {
             self.release_thread(held)?;
         };
         // Every reason to refuse is checked before anything is written: a refused resume has changed nothing.
+        crate::graph::check_resumable(&held.fold)?;
         let limits = held.fund_successor(work, input.raise.as_ref())?;
         let successor = held.resumed(input.messages, limits)?;
         let resumed = Resumed {

@@ -131,6 +131,18 @@ pub enum Error {
         /// The model.
         model: String,
     },
+    /// A graph that is not the one that the run began with.
+    #[error("graph `{graph}` of run `{thread}` has changed: the run began with definition {}, and it is {} now", .was.short(), .is.short())]
+    GraphChanged {
+        /// The run.
+        thread: ThreadId,
+        /// The graph.
+        graph: String,
+        /// The digest that is on record.
+        was: Digest,
+        /// The digest of today's definition.
+        is: Digest,
+    },
     /// The process that was to run a new thread could not be started.
     #[error("`{thread}` could not be started in a process of its own: {why}")]
     NotStarted {
@@ -142,7 +154,7 @@ pub enum Error {
         is_there: bool,
     },
     /// Nothing can run: the threads that runs need could not be started.
-    #[error("nothing can run: no thread could be started: {why}")]
+    #[error("nothing can run: no worker thread could be started: {why}")]
     NoRuntime {
         /// What went wrong.
         why: String,
@@ -179,6 +191,7 @@ impl Classify for Error {
             | Self::NotHeardYet { .. }
             | Self::TooLate { .. }
             | Self::NoPrice { .. }
+            | Self::GraphChanged { .. }
             | Self::AboveParent { .. } => Kind::Denied,
             Self::NotRaised { .. } | Self::EditRefused { .. } | Self::ValueUnused { .. } => Kind::Invalid,
             Self::AlreadyDecided { .. } | Self::AlreadyCorrected { .. } => Kind::Conflict,
@@ -202,6 +215,7 @@ impl Classify for Error {
             Self::EditRefused { .. } => "edit_refused",
             Self::ValueUnused { .. } => "decision_value_unused",
             Self::NoPrice { .. } => "price_unknown",
+            Self::GraphChanged { .. } => "graph_changed",
             Self::NotStarted { .. } => "process_not_started",
             Self::NoRuntime { .. } => "workers_not_started",
         }
@@ -217,7 +231,7 @@ impl Classify for Error {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Store(selvedge_store::Error::Posting(PostingError::Insufficient { account, .. })) => Some(format!(
-                "ask for less, or raise the account it comes from first: `selvedge resume {account} --raise spend=…`; \
+                "request less, or raise the account that the money comes from: `selvedge resume {account} --raise spend=…`; \
                  `selvedge thread show {account}` shows what it holds"
             )),
             Self::Store(source) => source.hint(),
@@ -254,6 +268,9 @@ impl Classify for Error {
             Self::NoPrice { model, .. } => Some(format!(
                 "add its price in dollars per million tokens to `.ai/config/agent/models.yaml`: `known: [{{id: \"{model}\", input: DOLLARS, \
                  output: DOLLARS}}]`; 0 for a model that costs nothing"
+            )),
+            Self::GraphChanged { thread, .. } => Some(format!(
+                "restore the definition, or read what changed and continue with `selvedge resume {thread} --accept-changed`"
             )),
             Self::NotStarted { thread, is_there: true, .. } => Some(format!("`selvedge resume {thread}` runs it here")),
             Self::NotStarted { .. } => Some("nothing was created; without `--detach` it runs here".to_owned()),

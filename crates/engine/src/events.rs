@@ -27,7 +27,7 @@ use serde_json::Value;
 
 pub use backlog::{QUEUE_BYTES_MAX, QUEUE_DRAFT_BYTES_MAX, QUEUE_EVENTS_MAX};
 pub(crate) use bus::Bus;
-pub(crate) use publisher::{CreatedThread, FirstChangeset, Publication, Written};
+pub(crate) use publisher::{CommittedLines, CreatedThread, FirstChangeset, Publication};
 pub(crate) use subscription::CallerEvents;
 pub use subscription::Subscription;
 

@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_log::{Head, Trust};
 use selvedge_model::event::{Injected, Process};
-use selvedge_model::fold::{Call, FoldError};
+use selvedge_model::fold::{CallState, FoldError};
 use selvedge_model::limits::UsageMeter;
 use selvedge_model::token_estimate::TokenEstimate;
 use selvedge_model::{CallId, Event, Manifest, Message, RunId, Thread, ThreadId, Timestamp};
@@ -91,7 +91,7 @@ impl Fold {
     }
 
     /// The record of a call beyond its messages.
-    pub(crate) fn call(&self, id: &CallId) -> Option<&Call> {
+    pub(crate) fn call(&self, id: &CallId) -> Option<&CallState> {
         self.thread.calls.get(id)
     }
 
@@ -104,7 +104,7 @@ impl Fold {
 
     /// The process that was started to run a child.
     pub(crate) fn process_of(&self, child: &ThreadId) -> Option<&Process> {
-        let started = |call: &&Call| call.child.as_ref().is_some_and(|spawned| spawned.thread_id == *child);
+        let started = |call: &&CallState| call.child.as_ref().is_some_and(|spawned| spawned.thread_id == *child);
         self.thread.calls.values().find(started)?.intent.as_ref()?.process.as_ref()
     }
 
@@ -138,7 +138,7 @@ impl Fold {
         for event in events {
             match event {
                 Event::Message(message) => {
-                    self.thread.heard(message);
+                    self.thread.observe_message(message);
                     let run_id = message.run_id.clone().or_else(|| run.cloned());
                     self.conversation.push(Message { run_id, ..message.clone() });
                 }
@@ -151,12 +151,12 @@ impl Fold {
     }
 
     /// Applies a changeset as it stands in the log.
-    pub(crate) fn absorb(&mut self, entry: Entry) -> Result<(), FoldError> {
+    pub(crate) fn absorb(&mut self, entry: ScannedChangeset) -> Result<(), FoldError> {
         let run = entry.checkpoint().and_then(|checkpoint| checkpoint.run_id.clone());
         for line in entry.lines {
             match line.event {
                 Event::Message(mut message) => {
-                    self.thread.heard(&message);
+                    self.thread.observe_message(&message);
                     message.run_id = message.run_id.or_else(|| run.clone());
                     self.conversation.push(message);
                 }

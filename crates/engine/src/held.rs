@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::decide::results;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::events::{CallerEvents, CreatedThread, FirstChangeset, NoticeKind, Publication, RunEvent, Written};
+use crate::events::{CallerEvents, CommittedLines, CreatedThread, FirstChangeset, NoticeKind, Publication, RunEvent};
 use crate::fold::Fold;
 use crate::probed::Findings;
 use crate::snapshot_saving::PendingSave;
@@ -229,7 +229,7 @@ impl HeldThread {
             Ok(applied) => applied,
             Err(source) => return Err(Error::Commit { reason, source }),
         };
-        let written = Written {
+        let written = CommittedLines {
             thread: self.thread(),
             chain: &self.fold.manifest().chain_root_id,
             run: run.as_ref(),

@@ -47,28 +47,28 @@ pub enum Delivered {
     /// It was served by this process, with this verdict.
     Served(Answered),
     /// The process that holds the thread will serve it.
-    Left(Delivery),
+    Queued(Delivery),
 }
 
 /// How a request reached its thread.
-pub(crate) enum Taken {
+pub(crate) enum Arrival {
     /// The thread was free: the request is served under this lease.
     Lease(LeaseGuard),
     /// It is durable in the inbox of the process that holds the thread; none if the same request was there before.
-    Left(Option<Delivery>),
+    Queued(Option<Delivery>),
 }
 
 impl Engine {
     /// The one way in for a request. If the lease of the thread can be acquired within this time, it is returned, and the caller serves the
-    /// request; else the request is durable in the inbox on return, or refused if its kind never waits. Without a time it is left in the
-    /// inbox even if the thread is free. `post` makes the request that is left, or none if it was left before.
+    /// request; else the request is durable in the inbox on return, or refused if its kind never waits. Without a time it is queued in the
+    /// inbox even if the thread is free. `post` makes the request to queue, or none if it was queued before.
     pub(crate) fn deliver(
         &self,
         thread: &ThreadId,
         kind: RequestKind,
         wait: Option<Duration>,
         post: impl FnOnce() -> Result<Option<Posted>>,
-    ) -> Result<Taken> {
+    ) -> Result<Arrival> {
         if let Some(wait) = wait {
             // Checking is cheaper than trying: the store writes when a lease is acquired.
             let lease = match self.store.holder(thread)?.filter(|_| wait.is_zero()) {
@@ -76,13 +76,13 @@ impl Engine {
                 None => self.lease(thread, Acquire { wait, take_over: false }),
             };
             match lease {
-                Ok(lease) => return Ok(Taken::Lease(lease)),
+                Ok(lease) => return Ok(Arrival::Lease(lease)),
                 Err(StoreError::LeaseHeld { .. }) if kind.may_wait() => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        let left = post()?.map(|posted| self.store.post(posted)).transpose()?;
-        Ok(Taken::Left(left))
+        let queued = post()?.map(|posted| self.store.post(posted)).transpose()?;
+        Ok(Arrival::Queued(queued))
     }
 
     /// Delivers a request that needs no run of its own, and serves it if the thread is free within this time. What it changed is durable on
@@ -97,13 +97,13 @@ impl Engine {
         let posted = self.posted(thread, request)?;
         let end = self.end_of_chain(thread)?;
         match self.deliver(&end, posted.request.kind(), Some(wait), || Ok(Some(posted.clone())))? {
-            Taken::Lease(lease) => {
+            Arrival::Lease(lease) => {
                 self.under_lease(lease, work, |held| held.serve_now(&posted, work)).map(Delivered::Served)
             }
-            Taken::Left(left) => {
-                let left = left.unwrap_or(Delivery { thread: end, answered: None });
-                self.drain_if_free(&left.thread)?;
-                Ok(Delivered::Left(left))
+            Arrival::Queued(queued) => {
+                let queued = queued.unwrap_or(Delivery { thread: end, answered: None });
+                self.drain_if_free(&queued.thread)?;
+                Ok(Delivered::Queued(queued))
             }
         }
     }
@@ -331,8 +331,8 @@ impl Engine {
 
     /// Delivers input to a thread: see [`Engine::deliver`].
     pub(crate) fn deliver_send(&self, thread: &ThreadId, start: Start, wait: Option<Duration>) -> Result<Sent> {
-        let mut left = None;
-        let taken = self.deliver(thread, RequestKind::Send, wait, || {
+        let mut queued = None;
+        let arrival = self.deliver(thread, RequestKind::Send, wait, || {
             let mut input = start.input.clone();
             self.redactor.messages(&mut input.messages);
             if let Some(state) = &mut input.state {
@@ -342,15 +342,15 @@ impl Engine {
             if let Some(asked) = &start.request {
                 posted.id = asked.id.clone();
             }
-            left = Some((posted.id.clone(), Follower::from(self.store.head(thread)?.lines)));
+            queued = Some((posted.id.clone(), Follower::from(self.store.head(thread)?.lines)));
             Ok(Some(posted))
         })?;
-        match (taken, left) {
-            (Taken::Lease(lease), _) => Ok(Sent::Here(lease, start)),
-            (Taken::Left(Some(at)), Some((id, follow))) => {
-                Ok(Sent::Left(PendingSend { id, thread: at.thread, follow }))
+        match (arrival, queued) {
+            (Arrival::Lease(lease), _) => Ok(Sent::Here(lease, start)),
+            (Arrival::Queued(Some(at)), Some((id, follow))) => {
+                Ok(Sent::Queued(PendingSend { id, thread: at.thread, follow }))
             }
-            (Taken::Left(_), _) => Err(StoreError::BadBatch.into()),
+            (Arrival::Queued(_), _) => Err(StoreError::BadBatch.into()),
         }
     }
 
@@ -519,7 +519,7 @@ pub(crate) enum Sent {
     /// The thread was free, and runs here.
     Here(LeaseGuard, Start),
     /// It is in the inbox.
-    Left(PendingSend),
+    Queued(PendingSend),
 }
 
 /// A send that was posted to a thread.

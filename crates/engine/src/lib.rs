@@ -16,6 +16,7 @@
 //!   whether a run repeats itself. `run` performs what was decided and waits; `calls` makes the tool calls of a turn. `derived_ids`: derives the
 //!   ids that a run assigns; `answer_size`: bounds what is recorded of an answer.
 //! - [`hooks`]: the actions at the events of a run; `decide/hooks` decides when they fire and what follows.
+//! - [`graph`]: the graph that a run walks; `decide/graph` decides its steps.
 //! - `tasks`: the thread pool that polls runs; `grace`: how a pending operation is stopped;
 //!   [`submitted`](Submitted): work that continues in the background for a caller.
 //! - [`deadlock`]: whether a wait would be a deadlock. [`orphans`]: runs that dead processes left, settled by the next process that finds them.
@@ -59,6 +60,7 @@ pub mod error;
 pub mod events;
 mod fold;
 mod grace;
+pub mod graph;
 mod heartbeat;
 mod held;
 pub mod hooks;
@@ -99,5 +101,5 @@ pub use redact::Redactor;
 pub use run_config::{Permission, RunConfig};
 pub use selvedge_model::Input;
 pub use stop::Stopped;
-pub use submitted::{Submitted, Tell};
+pub use submitted::{EventHandler, Submitted};
 pub use watcher::Waiter;

@@ -43,7 +43,7 @@ use selvedge_model::{Digest, Model, ThreadId};
 use serde::Serialize;
 
 pub use compare::Difference;
-pub use recording::{Recording, Step};
+pub use recording::{RecordedChangeset, Recording};
 
 use crate::error::{Error, Result};
 use crate::redact::Redactor;
@@ -105,7 +105,7 @@ impl Report {
 
 /// Runs a recorded thread again and compares. On return, the store that the thread is in is unchanged.
 pub fn replay(recording: Recording, how: ReplayOptions) -> Result<Report> {
-    let version = recording.steps.last().map_or(0, Step::version);
+    let version = recording.steps.last().map_or(0, RecordedChangeset::version);
     if let Some(from) = how.from.filter(|from| *from > version) {
         let error = selvedge_store::Error::NoVersion { thread: recording.thread, version: from, latest: version };
         return Err(Error::Store(error));

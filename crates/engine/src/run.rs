@@ -13,16 +13,18 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::select;
 use selvedge_model::account::Posting;
 use selvedge_model::answer::{Answer, Attempt, Blobs, Session};
 use selvedge_model::blocking::BoxFuture;
-use selvedge_model::event::{SuspendReason, Suspended};
+use selvedge_model::event::{HandoffReason, InjectedPlace, SuspendReason, Suspended};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::Block;
-use selvedge_model::run::{Failure, FailureClass};
+use selvedge_model::run::{Failure, FailureClass, PromptPart};
 use selvedge_model::{
     CallId, Cancel, Classify, Digest, Draft, Event, Message, ModelError, Prompt, Reason, Role, RunMeta, RunStatus,
     ThreadId, Timestamp, Verdict,
@@ -42,6 +44,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::events::{NoticeKind, RunEvent};
 use crate::grace::{TimeLimit, within_grace};
+use crate::graph;
 use crate::heartbeat;
 use crate::held::{HeldThread, OtherThreads, RunContext};
 use crate::outcome;
@@ -131,6 +134,7 @@ pub(crate) async fn drive(
             Step::Probe(probes) => running.probe(probes).await,
             Step::Wait(Some(pause)) => running.rest(pause).await,
             Step::Wait(None) => running.wait().await,
+            Step::Pause(pause) => running.pause(pause).await,
             Step::Done => return running.over(),
         }
     }
@@ -145,7 +149,8 @@ impl Running {
         control: RunControl,
     ) -> std::result::Result<Box<Self>, NotBegun> {
         let raised = start.input.raise.as_ref();
-        let ready = held.check_price(&work).and_then(|()| held.next_run()).and_then(|run| {
+        let ready = graph::check(&held.fold, &work);
+        let ready = ready.and_then(|()| held.check_price(&work)).and_then(|()| held.next_run()).and_then(|run| {
             let raised = raised.map(|raise| held.raised(raise, &work)).transpose()?;
             Ok((run, raised))
         });
@@ -162,6 +167,11 @@ impl Running {
         meta.source_mailbox_entry_id = start.request.as_ref().map(|asked| asked.id.to_string());
         meta.config = work.config;
         meta.system = Some(work.system_digest());
+        // The first message is made once, with the thread.
+        let manifest = held.fold.manifest();
+        let is_first = manifest.cost.turns == 0 && manifest.result.is_none() && manifest.continuation_of.is_none();
+        let is_brought = |part: &&PromptPart| is_first || part.position == InjectedPlace::System;
+        meta.prompt = work.prompt.iter().filter(is_brought).cloned().collect();
         let began = engine.clock.now();
         let mut live = Live::new(run, meta, began);
         let suspended = held.fold.manifest().suspended.as_ref();
@@ -325,7 +335,10 @@ impl Running {
                 }
             }
             With::Handoff { reason, room, inputs } => {
-                let successor = held.successor(&self.rules, *room, inputs, self.live.running_ms)?;
+                let successor = match reason {
+                    HandoffReason::SegmentFull => held.next_segment(inputs, self.live.running_ms)?,
+                    _ => held.successor(&self.rules, *room, inputs, self.live.running_ms)?,
+                };
                 let handoff = successor.handoff(held, Some(*reason));
                 let detail = format!("continued in thread `{}`", handoff.new_thread_id);
                 if let Some(meta) = &mut of.meta {
@@ -371,6 +384,13 @@ impl Running {
         }
         _ = timeout(pause, self.cancel.stopped()).await;
         self.live.rested();
+    }
+
+    /// Waits this long, or until a request arrives or the run is to stop.
+    async fn pause(&mut self, pause: Duration) {
+        let stopped = pin!(self.cancel.stopped());
+        let noted = pin!(self.watch.noted());
+        _ = timeout(pause, select(stopped, noted)).await;
     }
 
     /// Asks the model, and waits for its answer.

@@ -7,10 +7,13 @@ use std::time::Duration;
 use selvedge_items::config::{ErrorClass, ResumeMode, Stops, Wait};
 use selvedge_log::hash::sha256;
 use selvedge_model::limits::Limits;
+use selvedge_model::run::PromptPart;
 use selvedge_model::{AgentId, Digest, Model, Price, ThreadId, Tool, ToolKind, ToolSpec};
 use serde_json::Value;
 
+use crate::conversation::OpenCall;
 use crate::error::{Error, Result};
+use crate::graph::GraphRules;
 use crate::hooks::Hooks;
 use crate::spawn::Spawning;
 
@@ -46,6 +49,8 @@ pub struct RunConfig {
     pub agent_id: AgentId,
     /// The system prompt.
     pub system: String,
+    /// The texts that items brought into the system prompt and the first message; recorded with the run.
+    pub prompt: Vec<PromptPart>,
     /// The model.
     pub model: Arc<dyn Model>,
     /// The provider's name for the model.
@@ -72,6 +77,8 @@ pub struct RunConfig {
     pub continuation: Continuation,
     /// The hooks, which fire at the events of a run.
     pub hooks: Arc<Hooks>,
+    /// The graph that is walked, if it is a graph's run.
+    pub graph: Option<Arc<GraphRules>>,
     /// The digest of the configuration all this was made from; recorded with the run.
     pub config: Option<Digest>,
     /// How failures of the model are retried.
@@ -94,11 +101,11 @@ pub struct Continuation {
     /// The default first message of a successor.
     pub message: String,
     /// Makes the first message of a successor; if it returns none, the default message is used.
-    pub seed: Seed,
+    pub first_message: WriteFirstMessage,
 }
 
 /// Makes the first message of a successor.
-pub type Seed = Arc<dyn Fn(&ContinuedThread) -> Option<String> + Send + Sync>;
+pub type WriteFirstMessage = Arc<dyn Fn(&ContinuedThread) -> Option<String> + Send + Sync>;
 
 /// The predecessor of a successor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +126,7 @@ impl Default for Continuation {
             message:
                 "The conversation so far has become too long and continues here. Continue the task where it stopped."
                     .to_owned(),
-            seed: Arc::new(|_| None),
+            first_message: Arc::new(|_| None),
         }
     }
 }
@@ -181,6 +188,7 @@ impl RunConfig {
         Self {
             agent_id,
             system: String::new(),
+            prompt: Vec::new(),
             model,
             model_name: model_name.into(),
             tools: Vec::new(),
@@ -194,6 +202,7 @@ impl RunConfig {
             spawning: None,
             continuation: Continuation::default(),
             hooks: Arc::default(),
+            graph: None,
             config: None,
             retries: RetryPolicy::default(),
             notices: Vec::new(),
@@ -231,6 +240,11 @@ impl RunConfig {
             ToolKind::Return => Permission::Allowed,
             _ => (self.gate)(tool.spec(), arguments),
         }
+    }
+
+    /// The tool that only hooks, or only nodes of a graph, call.
+    pub(crate) fn own_tool(&self, open: &OpenCall) -> Option<&Arc<dyn Tool>> {
+        self.hooks.tool(open).or_else(|| self.graph.as_ref()?.tool(open))
     }
 
     /// Whether a run must return outputs: there is a tool for that.

@@ -257,8 +257,7 @@ impl HeldThread {
     }
 
     pub(crate) fn child_id(&self, child: &NewThread) -> ThreadId {
-        let name = child.directive.as_ref().map_or(child.agent_id.as_str(), |directive| directive.as_str());
-        ThreadId::generate(name, &self.engine.ids.hex12())
+        ThreadId::generate(child.name(), &self.engine.ids.hex12())
     }
 
     /// Reserves the money of a child; returns its limits. A child without a requested budget gets an equal share of what is left, among the

@@ -14,6 +14,7 @@ use selvedge_store::Acquire;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::events::CallerEvents;
+use crate::graph;
 use crate::held::{HeldThread, OtherThreads, RunContext};
 use crate::inbox::Delivered;
 use crate::thread_state::started_for;
@@ -81,10 +82,10 @@ impl Engine {
         if let Some(cancel) = self.lock_active().get(thread) {
             cancel.say(stop);
         }
-        if stop == Stop::Killed && matches!(delivered, Delivered::Left(_)) {
+        if stop == Stop::Killed && matches!(delivered, Delivered::Queued(_)) {
             self.end_by_force(thread)?;
         }
-        let pid = holder.filter(|_| matches!(delivered, Delivered::Left(_))).and_then(|holder| holder.pid());
+        let pid = holder.filter(|_| matches!(delivered, Delivered::Queued(_))).and_then(|holder| holder.pid());
         Ok(Stopped { status: self.store.get(thread)?.manifest.status, pid })
     }
 
@@ -130,6 +131,7 @@ pub(crate) fn stop_waiting(held: &mut HeldThread, stop: Stop) -> Result<()> {
         _ => return Ok(()),
     }
     held.interrupt_calls("interrupted: the thread was stopped before this call was executed");
+    held.delta.events.extend(graph::cancelled(&held.fold));
     let changed = ManifestChanged { status: Some(status), ..Default::default() };
     held.delta.events.push(Event::ManifestChanged(changed));
     let more =
@@ -144,6 +146,7 @@ pub(crate) fn end_unstarted(held: &mut HeldThread, status: Status, why: Option<&
     let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), "user").under_lease();
     let meta = meta.finished(status.to_string());
     let meta = RunMeta { termination_detail: why.map(str::to_owned), ..meta };
+    held.delta.events.extend(graph::cancelled(&held.fold));
     let more =
         OtherThreads { posted: held.child_settled_request(status).into_iter().collect(), ..OtherThreads::default() };
     let of = RunContext { run: Some(run), meta: Some(meta), turn: None };

@@ -1,8 +1,8 @@
 //! When a run is stopped because it repeats itself, or because it has done its task.
 //!
-//! A pure function of the rounds since the last user message, as the log has them, so that a decision or a resume without a message does
-//! not reset the count. A round is one answer of the model with its tool calls; it counts when all of them have results. When a thread that
-//! was stopped here is resumed, the new run counts only its own rounds.
+//! A pure function of the turns since the last user message, as the log has them, so that a decision or a resume without a message does
+//! not reset the count. A turn is one answer of the model with its tool calls; it counts when all of them have results. When a thread that
+//! was stopped here is resumed, the new run counts only its own turns.
 
 use std::sync::Arc;
 
@@ -18,20 +18,20 @@ pub(crate) fn is_stop(code: &str) -> bool {
 
 /// One answer of the model with the results of its tool calls.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Round<'m> {
+pub(crate) struct TurnCalls<'m> {
     /// The tools and their arguments, in the order of the calls.
     calls: Vec<(&'m str, &'m Value)>,
     /// Whether every call failed.
     has_failed: bool,
 }
 
-/// The rounds at the end of a conversation, since the last user message; no more than the policies need.
-pub(crate) fn rounds<'m>(stops: &Stops, messages: &'m [Arc<Message>]) -> Vec<Round<'m>> {
+/// The turns at the end of a conversation, since the last user message; no more than the policies need.
+pub(crate) fn turns<'m>(stops: &Stops, messages: &'m [Arc<Message>]) -> Vec<TurnCalls<'m>> {
     let most = usize::try_from(stops.consecutive_errors.max(stops.repeated_calls).max(1)).unwrap_or(usize::MAX);
-    let mut rounds = Vec::new();
+    let mut turns = Vec::new();
     let mut failed: Vec<(&CallId, bool)> = Vec::new();
     for message in messages.iter().rev().take_while(|message| message.role != Role::User) {
-        if rounds.len() == most {
+        if turns.len() == most {
             break;
         }
         failed.extend(message.content.iter().filter_map(|block| match block {
@@ -39,24 +39,24 @@ pub(crate) fn rounds<'m>(stops: &Stops, messages: &'m [Arc<Message>]) -> Vec<Rou
             _ => None,
         }));
         if message.role == Role::Assistant {
-            rounds.extend(round(message, &std::mem::take(&mut failed)));
+            turns.extend(turn(message, &std::mem::take(&mut failed)));
         }
     }
-    rounds.reverse();
-    rounds
+    turns.reverse();
+    turns
 }
 
-/// The round of an answer, if it has calls and all of them have results.
-fn round<'m>(answer: &'m Message, failed: &[(&CallId, bool)]) -> Option<Round<'m>> {
-    let mut round = Round { calls: Vec::new(), has_failed: true };
+/// The turn of an answer, if it has calls and all of them have results.
+fn turn<'m>(answer: &'m Message, failed: &[(&CallId, bool)]) -> Option<TurnCalls<'m>> {
+    let mut turn = TurnCalls { calls: Vec::new(), has_failed: true };
     for block in &answer.content {
         if let Block::ToolCall { id, name, arguments, .. } = block {
             let (_, has_failed) = failed.iter().find(|(answered, _)| *answered == id)?;
-            round.has_failed &= has_failed;
-            round.calls.push((name, arguments));
+            turn.has_failed &= has_failed;
+            turn.calls.push((name, arguments));
         }
     }
-    (!round.calls.is_empty()).then_some(round)
+    (!turn.calls.is_empty()).then_some(turn)
 }
 
 /// A policy that was met.
@@ -68,13 +68,13 @@ pub(crate) struct PolicyMet {
     pub(crate) is_trouble: bool,
 }
 
-/// The first policy that these rounds meet; `text` is the model's last text.
-pub(crate) fn met(stops: &Stops, rounds: &[Round<'_>], text: Option<&str>) -> Option<PolicyMet> {
-    let last = rounds.last();
+/// The first policy that these turns meet; `text` is the model's last text.
+pub(crate) fn met(stops: &Stops, turns: &[TurnCalls<'_>], text: Option<&str>) -> Option<PolicyMet> {
+    let last = turns.last();
     let trouble = |code, detail| PolicyMet { code, detail, is_trouble: true };
     let reached = |code, detail| PolicyMet { code, detail, is_trouble: false };
     if let Some(tool) =
-        last.and_then(|round| round.calls.iter().find(|(name, _)| stops.stop_on_tools.iter().any(|tool| tool == name)))
+        last.and_then(|turn| turn.calls.iter().find(|(name, _)| stops.stop_on_tools.iter().any(|tool| tool == name)))
     {
         return Some(reached("tool_called", format!("the tool `{}` was called", tool.0)));
     }
@@ -82,12 +82,12 @@ pub(crate) fn met(stops: &Stops, rounds: &[Round<'_>], text: Option<&str>) -> Op
     {
         return Some(reached("content_matched", format!("the model said `{found}`")));
     }
-    let failed = rounds.iter().rev().take_while(|round| round.has_failed).count() as u64;
+    let failed = turns.iter().rev().take_while(|turn| turn.has_failed).count() as u64;
     if stops.consecutive_errors > 0 && failed >= stops.consecutive_errors {
-        return Some(trouble("consecutive_errors_exceeded", format!("every tool failed, {failed} rounds in a row")));
+        return Some(trouble("consecutive_errors_exceeded", format!("every tool failed, {failed} turns in a row")));
     }
     let same =
-        rounds.iter().rev().take_while(|round| Some(*round).map(|round| &round.calls) == last.map(|last| &last.calls));
+        turns.iter().rev().take_while(|turn| Some(*turn).map(|turn| &turn.calls) == last.map(|last| &last.calls));
     let same = same.count() as u64;
     if stops.repeated_calls > 1 && same >= stops.repeated_calls {
         return Some(trouble("loop_detected", format!("the same calls were made {same} times in a row")));
@@ -109,10 +109,10 @@ mod tests {
         }
     }
 
-    /// Rounds, each of one call of this tool with this argument, and whether it failed.
-    fn said(rounds: &[(&str, u64, bool)]) -> Vec<Arc<Message>> {
+    /// Turns, each of one call of this tool with this argument, and whether it failed.
+    fn said(turns: &[(&str, u64, bool)]) -> Vec<Arc<Message>> {
         let mut messages = Vec::new();
-        for (index, (name, n, is_error)) in rounds.iter().enumerate() {
+        for (index, (name, n, is_error)) in turns.iter().enumerate() {
             let id = CallId::new(format!("c.{index}")).unwrap();
             let call = Block::tool_call(id.clone(), (*name).to_owned(), json!({"n": n}));
             let result = Block::ToolResult { call_id: id, content: Value::Null, is_error: *is_error, blob: None };
@@ -123,11 +123,11 @@ mod tests {
     }
 
     fn code_of(messages: &[Arc<Message>]) -> Option<&'static str> {
-        met(&stops(), &rounds(&stops(), messages), None).map(|met| met.code)
+        met(&stops(), &turns(&stops(), messages), None).map(|met| met.code)
     }
 
-    fn code(rounds: &[(&str, u64, bool)]) -> Option<&'static str> {
-        code_of(&said(rounds))
+    fn code(turns: &[(&str, u64, bool)]) -> Option<&'static str> {
+        code_of(&said(turns))
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(code(&same), Some("loop_detected"));
         let mut open = said(&same);
         open.pop();
-        assert_eq!(code_of(&open), None, "a round without all results does not count");
+        assert_eq!(code_of(&open), None, "a turn without all results does not count");
         for place in [2, 4, 6] {
             let mut messages = said(&same);
             messages.insert(place, Arc::new(Message::text(Role::User, "go on")));
@@ -161,9 +161,9 @@ mod tests {
 
     #[test]
     fn a_named_tool_and_a_named_text_end_a_run_successfully() {
-        let ended = met(&stops(), &rounds(&stops(), &said(&[("done", 1, false)])), None).unwrap();
+        let ended = met(&stops(), &turns(&stops(), &said(&[("done", 1, false)])), None).unwrap();
         assert_eq!((ended.code, ended.is_trouble), ("tool_called", false));
-        let ended = met(&stops(), &rounds(&stops(), &said(&[("a", 1, false)])), Some("and so, THE END.")).unwrap();
+        let ended = met(&stops(), &turns(&stops(), &said(&[("a", 1, false)])), Some("and so, THE END.")).unwrap();
         assert_eq!((ended.code, ended.is_trouble), ("content_matched", false));
     }
 
@@ -171,6 +171,6 @@ mod tests {
     fn nothing_stops_a_run_when_nothing_is_configured() {
         let never = Stops::default();
         let circles = said(&[("a", 1, true); 50]);
-        assert_eq!(met(&never, &rounds(&never, &circles), Some("THE END")), None);
+        assert_eq!(met(&never, &turns(&never, &circles), Some("THE END")), None);
     }
 }

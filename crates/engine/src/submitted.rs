@@ -14,7 +14,7 @@ use crate::outcome::Outcome;
 use crate::tasks::Task;
 
 /// Receives the events of the work done for a caller, on the caller's own thread.
-pub type Tell<'a> = dyn FnMut(RunEvent) + 'a;
+pub type EventHandler<'a> = dyn FnMut(RunEvent) + 'a;
 
 /// Work that an engine does for a caller. Awaited on any runtime, or waited for with [`Submitted::wait`], it gives its outcome; dropped, the
 /// work continues.
@@ -42,7 +42,7 @@ impl Submitted {
 
     /// Waits on this thread until the work is over, passing its events to `tell`. A caller that is too slow misses events, and gets
     /// [`RunEvent::Missed`] instead. On return everything is committed.
-    pub fn wait(mut self, tell: &mut Tell<'_>) -> Result<Outcome> {
+    pub fn wait(mut self, tell: &mut EventHandler<'_>) -> Result<Outcome> {
         while !self.events.is_closed() {
             if let Some(event) = self.events.recv(Duration::MAX) {
                 tell(event);

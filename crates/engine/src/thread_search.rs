@@ -1,6 +1,6 @@
 //! Searches all threads of a store: for a person, and for an agent within its own threads.
 //!
-//! The index is caught up first, and what it lacks is said. Every hit is read back from the verified log before it is returned; one whose
+//! The index is caught up first, and the result says what it lacks. Every hit is read back from the verified log before it is returned; one whose
 //! log can't be verified is marked. If the index is wrong about a thread, the thread is indexed again and the search repeated, once.
 //!
 //! An agent's own threads are those that its name is recorded for as their agent, whichever run or family they belong to: a child that
@@ -47,6 +47,11 @@ pub struct ThreadsFound {
     pub ignored: Vec<String>,
     /// Commits that are not searched, because the index could not be brought up to date.
     pub commits_not_searched: u64,
+    /// Why words alone were searched for, although passages of similar meaning were wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub words_alone: Option<String>,
+    /// Passages that were searched by words alone, because they have no vectors yet.
+    pub passages_without_vectors: u64,
     /// Content that is not searched.
     pub not_searched: NotSearched,
 }
@@ -148,6 +153,8 @@ pub fn search_threads(
             has_more: found.has_more,
             ignored: left_out(&query.expr).into_iter().map(str::to_owned).collect(),
             commits_not_searched: behind,
+            words_alone: None,
+            passages_without_vectors: found.without_vectors,
             not_searched: found.unsearched,
         });
     }

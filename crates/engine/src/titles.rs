@@ -13,19 +13,25 @@ use crate::held::RunContext;
 pub enum Titled {
     /// It is in the log, with the usage of the call that made it.
     Set,
-    /// The thread has a title, or ends in a successor: nothing was changed.
+    /// The thread has a title, or there is none to set: only the usage of the call was recorded.
     Unneeded,
-    /// Another run or process holds the thread: nothing was changed.
+    /// Another run or process holds the thread, or it ends in a successor: nothing was recorded.
     Busy,
 }
 
 impl Engine {
-    /// Gives a thread a title, unless it has one.
+    /// Gives a thread a title, unless it has one other than `provisional`. `title` is none if the call that was to make it gave none.
     ///
     /// It is judged under the thread's lease, after the requests that wait for the thread, so a title that a person gave is never replaced: one
-    /// that was given before counts, and one that is given meanwhile comes after this. The usage of the call that made the title is recorded
-    /// with it, in the same commit.
-    pub fn title_untitled(&self, thread: &ThreadId, title: &str, usage: TurnUsage) -> Result<Titled> {
+    /// that was given before counts, and one that is given meanwhile comes after this. The usage of the call is recorded in the same commit,
+    /// also if its title is not used.
+    pub fn title_untitled(
+        &self,
+        thread: &ThreadId,
+        provisional: Option<&str>,
+        title: Option<&str>,
+        usage: TurnUsage,
+    ) -> Result<Titled> {
         let lease = match self.lease(thread, Acquire::default()) {
             Ok(lease) => lease,
             Err(StoreError::LeaseHeld { .. }) => return Ok(Titled::Busy),
@@ -33,17 +39,17 @@ impl Engine {
         };
         self.under_lease(lease, None, |held| {
             let manifest = held.fold.manifest();
-            if manifest.title.is_some() || matches!(manifest.status, Status::Continued | Status::Running) {
-                return Ok(Titled::Unneeded);
+            if matches!(manifest.status, Status::Continued | Status::Running) {
+                return Ok(Titled::Busy);
             }
-            let changed = ManifestChanged {
-                title: Some(title.to_owned()),
-                title_usage: Some(Box::new(usage)),
-                ..ManifestChanged::default()
-            };
+            let is_untitled = manifest.title.is_none() || manifest.title.as_deref() == provisional;
+            let title = title.filter(|_| is_untitled).map(str::to_owned);
+            let titled = if title.is_some() { Titled::Set } else { Titled::Unneeded };
+            let title_usage = Some(Box::new(usage));
+            let changed = ManifestChanged { title, title_usage, ..ManifestChanged::default() };
             held.delta.events.push(Event::ManifestChanged(changed));
             held.commit(Reason::Lifecycle, RunContext::default())?;
-            Ok(Titled::Set)
+            Ok(titled)
         })
     }
 }

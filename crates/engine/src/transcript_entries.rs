@@ -2,7 +2,7 @@
 //! log.
 //!
 //! [`crate::transcript`] is the same for a model: one short text. Here every part has a type, content that was stored as a blob is read back
-//! up to a bound, and what is left out is said. How it looks is left to the caller. Every text is as it was written, by a model or a tool: a
+//! up to a bound, and an entry says what is left out. How it looks is left to the caller. Every text is as it was written, by a model or a tool: a
 //! caller that shows it must expect control characters and markup.
 
 use std::collections::BTreeMap;

@@ -3,8 +3,8 @@
 //! One thread of the operating system does this, while there are runs or waiters. The store's feed wakes it, so a run or a task that waits
 //! costs nothing.
 //!
-//! - A run reads its inbox when it is registered, and is told of what arrives later: no request is missed.
-//! - A waiter is registered before its task checks what it waits for, and is told of what happens later: no wake-up is lost.
+//! - A run reads its inbox when it is registered, and is notified of what arrives later: no request is missed.
+//! - A waiter is registered before its task checks what it waits for, and is notified of what happens later: no wake-up is lost.
 //! - A wake-up is only a hint. Wake-ups that follow each other closely are passed on together.
 //! - What can't be read is read again, and all waiters check for themselves meanwhile.
 

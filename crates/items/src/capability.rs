@@ -1,8 +1,8 @@
 //! Capabilities: what may be called, as tokens of dotted segments, and the pure rules between them.
 //!
 //! ```text
-//! selvedge.execute.tool.files.write     one tool                    tool.files.write        the same, shorter
-//! selvedge.execute.tool.files.*         every tool below `files`    selvedge.*, or just *   everything
+//! selvedge.execute.tool.file.write     one tool                    tool.file.write        the same, shorter
+//! selvedge.execute.tool.file.*         every tool below `files`    selvedge.*, or just *   everything
 //! selvedge.execute.tool.*.read          `*` inside is one segment   rye.…                   read as `selvedge.…`
 //! rye.agent.threads.*                   `tool.threads.*`; see `older_names`
 //! ```
@@ -59,7 +59,7 @@ impl Classify for InvalidCapability {
     }
 
     fn hint(&self) -> Option<String> {
-        Some("write it like `tool.files.write`, or `tool.files.*` for all tools of `files`".to_owned())
+        Some("write it like `tool.file.write`, or `tool.file.*` for all tools of `files`".to_owned())
     }
 }
 
@@ -136,7 +136,7 @@ fn parse(text: &str) -> Result<Capability, &'static str> {
         match *word {
             "" => return Err("it has an empty segment"),
             "*" => {}
-            word if word.contains('*') => return Err("a `*` must be a whole segment, as in `tool.files.*`"),
+            word if word.contains('*') => return Err("a `*` must be a whole segment, as in `tool.file.*`"),
             word if !word.bytes().all(plain) => return Err("only letters, digits, `_`, `-` and `.` are allowed"),
             _ => {}
         }

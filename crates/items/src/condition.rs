@@ -131,6 +131,16 @@ impl Condition {
         }
     }
 
+    /// The paths that it looks at.
+    pub fn paths(&self) -> Vec<&[String]> {
+        match self {
+            Self::Always => Vec::new(),
+            Self::Compare(comparison) => vec![&comparison.path],
+            Self::All(all) | Self::Any(all) => all.iter().flat_map(Self::paths).collect(),
+            Self::Not(not) => not.paths(),
+        }
+    }
+
     fn to_value(&self) -> Value {
         let list = |of: &[Self]| Value::Array(of.iter().map(Self::to_value).collect());
         match self {

@@ -53,11 +53,15 @@ pub enum HookEvent {
     ContextLimitReached,
     /// A run is about to end for good, or to hand off.
     AfterComplete,
+    /// A graph begins.
+    GraphStarted,
+    /// A graph is about to end.
+    GraphCompleted,
 }
 
 impl HookEvent {
     /// All events, in the order in which a run meets them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::BuildSystemPrompt,
         Self::ThreadStarted,
         Self::ThreadContinued,
@@ -69,7 +73,13 @@ impl HookEvent {
         Self::DirectiveReturn,
         Self::ContextLimitReached,
         Self::AfterComplete,
+        Self::GraphStarted,
+        Self::GraphCompleted,
     ];
+
+    /// The events of a graph's run.
+    pub const OF_GRAPHS: [Self; 6] =
+        [Self::GraphStarted, Self::AfterStep, Self::Error, Self::Limit, Self::Approval, Self::GraphCompleted];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -85,6 +95,8 @@ impl HookEvent {
             Self::DirectiveReturn => "directive_return",
             Self::ContextLimitReached => "context_limit_reached",
             Self::AfterComplete => "after_complete",
+            Self::GraphStarted => "graph_started",
+            Self::GraphCompleted => "graph_completed",
         }
     }
 
@@ -142,6 +154,8 @@ impl Action {
     pub const KNOWLEDGE: &'static str = "knowledge";
     /// See [`Action::TOOL`].
     pub const DIRECTIVE: &'static str = "directive";
+    /// See [`Action::TOOL`]; only a graph's node has it.
+    pub const GRAPH: &'static str = "graph";
 
     fn check(&self) -> Result<(), String> {
         let kinds = [Self::TOOL, Self::KNOWLEDGE, Self::DIRECTIVE];

@@ -223,6 +223,19 @@ pub fn variable_names(template: &str) -> Vec<String> {
     names
 }
 
+/// The paths that the expressions of a text name, such as `state`, `count`; inputs in the short form begin with `inputs`.
+pub fn paths(template: &str) -> Vec<Vec<String>> {
+    let owned = |path: &Vec<&str>| path.iter().map(|step| (*step).to_owned()).collect();
+    let named = |piece| match piece {
+        Piece::Expression(Expression { kind: Form::Input { name, .. }, .. }) => {
+            vec![vec![INPUTS.to_owned(), name.to_owned()]]
+        }
+        Piece::Expression(Expression { kind: Form::Paths(paths), .. }) => paths.iter().map(owned).collect(),
+        _ => Vec::new(),
+    };
+    Pieces::of(template).flat_map(named).collect()
+}
+
 /// The inputs that an argument of a command names. Commands support `{input:k}` and `{input:k?}` only; any other expression
 /// is returned as an error, since it would reach the command unchanged.
 pub fn argument_inputs(template: &str) -> Result<Vec<String>, String> {

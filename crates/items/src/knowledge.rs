@@ -39,11 +39,20 @@ pub struct Knowledge {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadedKnowledge {
     /// For the system prompt.
-    pub system: Vec<String>,
+    pub system: Vec<Brought>,
     /// Before the first message.
-    pub before: Vec<String>,
+    pub before: Vec<Brought>,
     /// After it.
-    pub after: Vec<String>,
+    pub after: Vec<Brought>,
+}
+
+/// An entry of knowledge for a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Brought {
+    /// Its id.
+    pub id: String,
+    /// Its text, marked with its name.
+    pub text: String,
 }
 
 impl Knowledge {
@@ -112,7 +121,7 @@ impl Library {
 
     /// The knowledge of a directive's `context`. A missing entry is an error with the file and the line that name it.
     pub fn context(&self, directive: &Resolved<Directive>) -> Result<LoadedKnowledge, ItemError> {
-        let bring = |ids: &[String]| -> Result<Vec<String>, ItemError> {
+        let bring = |ids: &[String]| -> Result<Vec<Brought>, ItemError> {
             ids.iter().map(|id| self.bring(id, &directive.sources)).collect()
         };
         let context = &directive.item.context;
@@ -123,10 +132,10 @@ impl Library {
         })
     }
 
-    fn bring(&self, id: &str, named_by: &[Source]) -> Result<String, ItemError> {
+    fn bring(&self, id: &str, named_by: &[Source]) -> Result<Brought, ItemError> {
         let found = DirectiveId::new(id).map_err(ItemError::from).and_then(|known| self.knowledge(&known));
         match found {
-            Ok(found) => Ok(found.item.marked(found.id())),
+            Ok(found) => Ok(Brought { id: found.id().to_owned(), text: found.item.marked(found.id()) }),
             Err(error @ (ItemError::NotFound { .. } | ItemError::Name(_))) => {
                 let (file, line) = self.naming(id, named_by);
                 let mut flaw = Flaw::new(format!("its context names `{id}`, but {error}"));

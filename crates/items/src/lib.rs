@@ -5,7 +5,7 @@
 //! - [`error`]: what is wrong with a file, where, and what to do. [`yaml`]: the only reader of YAML.
 //! - [`capability`]: what may be called, and what a child may inherit. [`condition`]: conditions on values.
 //! - [`input`], [`interpolate`]: the inputs of a run, and how they are inserted into a text.
-//! - [`directive`], [`agent`], [`tool`], [`knowledge`]: the items. [`hook`]: the actions of a directive at an event.
+//! - [`directive`], [`agent`], [`tool`], [`knowledge`], [`graph`]: the items. [`hook`]: the actions of a directive at an event.
 //! - [`signature`]: whether an item may run. [`library`]: where items are found. [`config`]: the configuration.
 //!
 //! Nothing here prints, writes, or reads the environment or the home folder. Files are read in one module, `read`, below
@@ -17,6 +17,7 @@ pub mod condition;
 pub mod config;
 pub mod directive;
 pub mod error;
+pub mod graph;
 pub mod hook;
 pub mod input;
 pub mod interpolate;
@@ -35,6 +36,7 @@ pub use condition::Condition;
 pub use config::Config;
 pub use directive::Directive;
 pub use error::{Flaw, ItemError};
+pub use graph::Graph;
 pub use input::{Input, InputError, Output};
 pub use interpolate::{Environment, Scope};
 pub use knowledge::Knowledge;

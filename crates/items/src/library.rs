@@ -28,6 +28,7 @@ use serde::Serialize;
 use crate::agent::Agent;
 use crate::directive::{self, Directive};
 use crate::error::{Flaw, ItemError};
+use crate::graph::Graph;
 use crate::nearest::nearest;
 use crate::read::{self, ListedFile, list_below, read_below};
 use crate::signature::{Policy, SignatureVerdict, judge};
@@ -67,6 +68,8 @@ pub enum Kind {
     Tool,
     /// Knowledge that is added to prompts.
     Knowledge,
+    /// A graph: a state machine of actions.
+    Graph,
 }
 
 impl Kind {
@@ -81,6 +84,7 @@ impl Kind {
             Self::Agent => DocumentKind::new("agent"),
             Self::Tool => DocumentKind::new("tool"),
             Self::Knowledge => DocumentKind::new("knowledge"),
+            Self::Graph => DocumentKind::new("graph"),
         }
     }
 
@@ -91,6 +95,7 @@ impl Kind {
             Self::Agent => ("agents", ".yaml", Comment::Hash, yaml::BYTES_MAX),
             Self::Tool => ("tools", ".yaml", Comment::Hash, yaml::BYTES_MAX),
             Self::Knowledge => ("knowledge", ".md", Comment::Html, directive::BYTES_MAX),
+            Self::Graph => ("graphs", ".yaml", Comment::Hash, yaml::BYTES_MAX),
         }
     }
 }
@@ -229,6 +234,23 @@ impl Library {
         let parsed = tool::parse(&found.source.id, &found.text);
         let item = parsed.map_err(|flaw| invalid(&found.source, flaw))?;
         Resolved { item, sources: vec![found.source] }.permitted(self.policy)
+    }
+
+    /// A graph that may run. Its digest is that of its file without the signature.
+    pub fn graph(&self, id: &DirectiveId) -> Result<Resolved<Graph>, ItemError> {
+        let found = self.inspect_graph(id)?;
+        let file = found.sources[0].file.clone();
+        if let Some(flaw) = found.item.flaws().next() {
+            return Err(ItemError::Invalid { file, flaw: flaw.clone() });
+        }
+        found.permitted(self.policy)
+    }
+
+    /// A graph for inspection, regardless of its signature and of what is wrong with it.
+    pub fn inspect_graph(&self, id: &DirectiveId) -> Result<Resolved<Graph>, ItemError> {
+        let found = self.find(Kind::Graph, id.as_str())?;
+        let item = Graph::parse(&found.text).map_err(|flaw| invalid(&found.source, flaw))?;
+        Ok(Resolved { item, sources: vec![found.source] })
     }
 
     /// All items of a kind, by name, including hidden ones, and links, which are refused when they are read.

@@ -157,7 +157,7 @@ impl Classify for RyeError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::UntrustedKey { .. } => {
-                Some("name the key's file with `--key PUBLIC.pem`, if you know whose it is".to_owned())
+                Some("name the key's file with `--public-key PUBLIC.pem`, if you know whose it is".to_owned())
             }
             Self::NotStrict(error) => error.hint(),
             _ => None,

@@ -31,7 +31,7 @@ pub enum Signatures {
     /// The last one, which covers every byte before it.
     Last,
     /// None: only the hashes are verified, whichever key signed them. For inspecting logs that are not to be relied on.
-    Nobodys,
+    Unchecked,
 }
 
 /// The first damage of a log.
@@ -170,14 +170,14 @@ impl Classify for Damage {
 
 /// One changeset of the log, its checkpoint last.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ScannedChangeset {
     /// Its lines.
     pub lines: Vec<Line>,
     /// The end of the log after it.
     pub head: Head,
 }
 
-impl Entry {
+impl ScannedChangeset {
     /// The checkpoint that closes it.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
         match self.lines.last().map(|line| &line.event) {
@@ -239,7 +239,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A scanner that continues after `head`, whose bytes have the hash `hash`: the caller vouches for everything before. If the signer
+    /// A scanner that continues after `head`, whose bytes have the hash `hash`: the caller guarantees everything before it. If the signer
     /// changes after `head`, the log must be scanned from its start: the earlier signers are not known here.
     pub fn resuming(thread: &'a ThreadId, trust: &'a Trust, head: Head, hash: RunningHash) -> Self {
         Self {
@@ -266,7 +266,7 @@ impl<'a> Scanner<'a> {
 
     /// Verifies one line, given as its bytes with their `\n`, its decoded form and the hash of everything up to its end. Returns a changeset
     /// if the line closes one. After a line whose payload was not understood, changesets are verified but no longer returned.
-    fn line(&mut self, bytes: &[u8], decoded: Decoded, hash: &RunningHash) -> Result<Option<Entry>, Damage> {
+    fn line(&mut self, bytes: &[u8], decoded: Decoded, hash: &RunningHash) -> Result<Option<ScannedChangeset>, Damage> {
         let facts = LineFacts::of(&decoded).map_err(|flaw| self.damage(flaw))?;
         self.check_place(&facts)?;
         let closed = match &facts.kind {
@@ -311,7 +311,7 @@ impl<'a> Scanner<'a> {
         }
         // Successive changesets often have the same number of lines.
         let next = Vec::with_capacity(self.open.len());
-        Ok(Some(Entry { lines: std::mem::replace(&mut self.open, next), head }))
+        Ok(Some(ScannedChangeset { lines: std::mem::replace(&mut self.open, next), head }))
     }
 
     /// Verifies the last signature, if only that one is to be verified, and returns the end of the log.
@@ -335,7 +335,7 @@ impl<'a> Scanner<'a> {
     /// The version of the checkpoint at the end of a line, if it belongs to this log, is validly signed by a trusted key and comes after the
     /// verified ones. Its position is not checked: this only distinguishes committed data from unsigned bytes.
     fn signed_version(&self, text: &[u8]) -> Option<u64> {
-        if self.signatures == Signatures::Nobodys || checkpoint::split(text).is_none() {
+        if self.signatures == Signatures::Unchecked || checkpoint::split(text).is_none() {
             return None;
         }
         let begin = memchr::memmem::rfind(text, b"{\"seq\":").unwrap_or_default();
@@ -433,7 +433,7 @@ impl<'a> Scanner<'a> {
                 let key = self.trust.key(&claims.signer).ok_or_else(|| self.damage(Flaw::Untrusted(claims.signer)))?;
                 checkpoint::verify(text, key).map_err(|_| self.damage(Flaw::Signature))?;
             }
-            Signatures::Nobodys => {}
+            Signatures::Unchecked => {}
             Signatures::Last => {
                 let damage = self.damage(Flaw::Signature);
                 let mut line = self.last_checkpoint.take().map_or_else(Vec::new, |(line, _)| line);
@@ -456,7 +456,7 @@ impl<'a> Scanner<'a> {
 
     fn check_signer(&mut self, signer: Digest) -> Result<(), Damage> {
         match self.trust.status(&signer) {
-            _ if self.signatures == Signatures::Nobodys => return Ok(()),
+            _ if self.signatures == Signatures::Unchecked => return Ok(()),
             Some(Status::Trusted) => {}
             Some(Status::Revoked) => return Err(self.damage(Flaw::Revoked(signer))),
             None => return Err(self.damage(Flaw::Untrusted(signer))),

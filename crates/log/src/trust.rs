@@ -5,7 +5,7 @@
 //! {…,"status":"revoked","revoked_at":"…Z"}
 //! ```
 //!
-//! The folder belongs to the user and is never in a project: a project can't vouch for itself.
+//! The folder belongs to the user and is never in a project, which could otherwise decide what is trusted.
 //!
 //! Invariants:
 //!

@@ -45,7 +45,7 @@ pub struct Addition<'a> {
 
 /// Signed bytes, and the end of the log after them.
 #[derive(Debug)]
-pub struct Written {
+pub struct SignedLines {
     /// The lines of the changeset, the checkpoint last.
     pub bytes: Vec<u8>,
     /// The end of the log after them, with its running hash.
@@ -79,7 +79,7 @@ pub fn next_version<'a>(head: Option<&Head>, events: impl IntoIterator<Item = &'
 }
 
 /// Writes one changeset after `tail`.
-pub fn write(tail: &Tail, addition: Addition<'_>, signer: &Signer, at: Timestamp) -> Result<Written, LineError> {
+pub fn write(tail: &Tail, addition: Addition<'_>, signer: &Signer, at: Timestamp) -> Result<SignedLines, LineError> {
     let Addition { thread_id, events, reason, run_id, parent_run_id, turn, key, epoch, with, status } = addition;
     let (mut seq, start) = tail.head.as_ref().map_or((0, 0), |head| (head.lines, head.bytes));
     let version = next_version(tail.head.as_ref(), events);
@@ -125,5 +125,5 @@ pub fn write(tail: &Tail, addition: Addition<'_>, signer: &Signer, at: Timestamp
         epoch,
         signer: signer.fingerprint(),
     };
-    Ok(Written { bytes, tail: Tail::behind(head.clone(), hash), head })
+    Ok(SignedLines { bytes, tail: Tail::behind(head.clone(), hash), head })
 }

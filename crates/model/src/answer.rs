@@ -188,7 +188,7 @@ pub struct Answer {
     pub end: End,
     /// The tokens it used, as the provider counts; `None` if the provider does not report them.
     pub usage: Option<Usage>,
-    /// The session of an external engine that now knows the conversation.
+    /// The session of the provider, which now knows the conversation.
     pub session: Option<String>,
     /// The provider's name for this answer.
     pub provider_id: Option<String>,
@@ -257,7 +257,7 @@ pub enum ModelError {
         /// The tokens used, as far as is known; `estimated` if the provider did not report all of them. `None` if nothing is known.
         usage: Option<Usage>,
     },
-    /// The external engine no longer knows the session; nothing was sent to the model.
+    /// The provider no longer knows the session; nothing was sent to the model.
     #[error("the session is no longer known: {why}")]
     SessionRefused {
         /// The engine's message.
@@ -330,6 +330,7 @@ impl ModelError {
             FailureClass::ModelDeclined
             | FailureClass::OutputLimitReached
             | FailureClass::Hook
+            | FailureClass::Graph
             | FailureClass::Engine => {
                 return None;
             }

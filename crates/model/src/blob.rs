@@ -45,9 +45,17 @@ fn of_op(op: &Op, found: &mut Vec<Digest>) {
     let (path, value) = match op {
         Op::Set { path, value } | Op::Append { path, value } | Op::Insert { path, value, .. } => (path, value),
         Op::MergeObject { path, value } => match path.segments() {
-            [] => return value.get(IMPORT).into_iter().for_each(|record| of_record(record, found)),
+            [] => {
+                if let Some(record) = value.get(IMPORT) {
+                    of_record(record, found);
+                }
+                return;
+            }
             [Segment::Key(key)] if key == IMPORT => {
-                return LISTS.iter().filter_map(|list| value.get(*list)).for_each(|list| of_list(list, found));
+                for list in LISTS.iter().filter_map(|list| value.get(*list)) {
+                    of_list(list, found);
+                }
+                return;
             }
             // The entries of one element of a list.
             [Segment::Key(key), Segment::Key(list), ..] if key == IMPORT && LISTS.contains(&list.as_str()) => {

@@ -28,6 +28,8 @@ pub enum Reason {
     Reserved,
     /// A tool is about to be dispatched.
     ToolIntentCommitted,
+    /// A step of a graph began or ended.
+    StepCommitted,
     /// Something without a run: creation, a new title.
     Lifecycle,
 }
@@ -42,6 +44,7 @@ impl Reason {
             Self::RunFinished => "RunFinished",
             Self::Reserved => "Reserved",
             Self::ToolIntentCommitted => "ToolIntentCommitted",
+            Self::StepCommitted => "StepCommitted",
             Self::Lifecycle => "Lifecycle",
         }
     }

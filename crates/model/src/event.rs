@@ -21,7 +21,7 @@ use crate::request::Answered;
 use crate::run::RunRecorded;
 use crate::status::Status;
 
-pub use birth::{Hold, NewThread, Predecessor, ThreadCreated, ThreadKind};
+pub use birth::{GraphBirth, GraphPosition, Hold, NewThread, Predecessor, ThreadCreated, ThreadKind};
 pub use calls::{
     CallOpened, CallOrigin, EffectClass, Process, ToolFailure, ToolFailureClass, ToolIntent, ToolOutcome, TurnUsage,
 };
@@ -224,10 +224,10 @@ pub struct ManifestChanged {
     /// A new title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The usage of the model call that made the title; absent if a person or a program gave it.
+    /// The usage of the call of the system for a title, also if it gave none; absent if a person or a program gave the title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title_usage: Option<Box<TurnUsage>>,
-    /// A new session of an external engine.
+    /// A new session of a provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// New outputs.
@@ -247,6 +247,8 @@ pub struct ManifestChanged {
 pub enum HandoffReason {
     /// The context window of its model is full.
     ContextFull,
+    /// Its graph made as many steps as one log has.
+    SegmentFull,
     /// Its agent requested it.
     Requested,
 }

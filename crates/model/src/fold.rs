@@ -4,6 +4,8 @@
 //! can't be applied is refused and leaves the fold unchanged. The store applies every changeset to the fold before it signs it, so that no
 //! log contains such an event.
 
+mod graph;
+
 use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
@@ -22,9 +24,14 @@ use crate::run::{Run, RunRecorded};
 use crate::time::Timestamp;
 use crate::token_estimate::TokenEstimate;
 
+pub use graph::{GraphEnd, GraphProgress, GraphStep};
+
+/// What the id of every call of a graph's node begins with.
+pub const NODE_CALL_PREFIX: &str = "node.";
+
 /// The state of one tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Call {
+pub struct CallState {
     /// What opened it; absent if a message requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<CallOrigin>,
@@ -54,7 +61,7 @@ pub struct Call {
     pub uncertain: bool,
 }
 
-impl Call {
+impl CallState {
     /// Whether it was dispatched, as far as is known.
     pub fn may_have_run(&self) -> bool {
         self.intent.is_some() || self.uncertain
@@ -97,7 +104,7 @@ pub struct Thread {
     /// Its runs.
     pub runs: BTreeMap<RunId, Run>,
     /// Its tool calls.
-    pub calls: BTreeMap<CallId, Call>,
+    pub calls: BTreeMap<CallId, CallState>,
     /// Calls that no message requests and that have no outcome, by a rising number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     opened: BTreeMap<u64, CallOpened>,
@@ -118,6 +125,9 @@ pub struct Thread {
     /// The process that was started to run it at its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
+    /// The progress of its graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<Box<GraphProgress>>,
     #[serde(skip)]
     known: HashSet<MessageId>,
     /// The calls that its messages request.
@@ -211,6 +221,7 @@ impl Thread {
             injected: Vec::new(),
             partial: None,
             process: created.thread.process.clone(),
+            graph: created.thread.graph.as_ref().map(|graph| Box::new(GraphProgress::born(graph, at))),
             known: HashSet::new(),
             asked: HashSet::new(),
             open_from: 0,
@@ -302,10 +313,45 @@ impl Thread {
                     self.doubt_open_calls();
                 }
             }
+            Event::GraphStarted(_)
+            | Event::StepStarted(_)
+            | Event::StepCompleted(_)
+            | Event::GraphCompleted(_)
+            | Event::GraphError(_)
+            | Event::GraphCancelled(_) => {
+                self.manifest.apply(event, at)?;
+                self.graph_event(event, at);
+            }
             Event::Checkpoint(checkpoint) => self.checkpoint(checkpoint, at),
             other => self.manifest.apply(other, at)?,
         }
         Ok(())
+    }
+
+    fn graph_event(&mut self, event: &Event, at: Timestamp) {
+        let Some(graph) = &mut self.graph else { return };
+        match event {
+            Event::GraphStarted(fields) => graph.started(fields, at),
+            Event::StepStarted(fields) => graph.step_started(fields, at),
+            Event::StepCompleted(fields) => {
+                graph.step_completed(fields);
+                self.forget_calls_of_nodes();
+            }
+            Event::GraphCompleted(fields) => graph.ended(fields, "completed"),
+            Event::GraphError(fields) => graph.ended(fields, "error"),
+            Event::GraphCancelled(fields) => graph.ended(fields, "cancelled"),
+            _ => {}
+        }
+    }
+
+    /// A step that ended is never looked at again, and no later step has calls of the same ids.
+    fn forget_calls_of_nodes(&mut self) {
+        let Ok(first) = CallId::new(NODE_CALL_PREFIX) else { return };
+        let of_nodes = self.calls.range(first..).take_while(|(id, _)| id.as_str().starts_with(NODE_CALL_PREFIX));
+        let ids: Vec<CallId> = of_nodes.map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            self.calls.remove(&id);
+        }
     }
 
     /// After a loss of versions: a call without an outcome may have been dispatched in them, whatever the rest of the log says.
@@ -324,7 +370,7 @@ impl Thread {
     }
 
     fn message(&mut self, message: Message) {
-        self.heard(&message);
+        self.observe_message(&message);
         let is_new = message.id.as_ref().is_none_or(|id| self.known.insert(id.clone()));
         if is_new {
             self.messages.push(message);
@@ -333,9 +379,9 @@ impl Thread {
 
     /// Applies everything about a message except storing it, for a caller that keeps the messages elsewhere. A user's message to a run
     /// resets the usage that counts against limits.
-    pub fn heard(&mut self, message: &Message) {
+    pub fn observe_message(&mut self, message: &Message) {
         if message.role == Role::User && self.manifest.run_id.is_some() {
-            self.meter.heard();
+            self.meter.user_message();
         }
         self.manifest.answered(message);
         // A session is known again from the usage of the answer, which follows its message.
@@ -372,6 +418,9 @@ impl Thread {
         call.origin = Some(opened.origin.clone());
         call.number = Some(number);
         self.opened.insert(number, opened.clone());
+        if let (Some(graph), CallOrigin::Node { .. }) = (&mut self.graph, &opened.origin) {
+            graph.call_opened();
+        }
         Ok(())
     }
 
@@ -385,12 +434,16 @@ impl Thread {
             failure: outcome.failure.clone(),
             blob: outcome.blob,
         });
+        let is_of_node = matches!(call.origin, Some(CallOrigin::Node { .. }));
         if let Some(number) = call.number.take() {
             self.opened.remove(&number);
+            if let (Some(graph), true) = (&mut self.graph, is_of_node) {
+                graph.call_closed();
+            }
         }
     }
 
-    fn call(&mut self, id: &CallId) -> &mut Call {
+    fn call(&mut self, id: &CallId) -> &mut CallState {
         self.calls.entry(id.clone()).or_default()
     }
 

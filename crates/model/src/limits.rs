@@ -280,7 +280,7 @@ impl UsageMeter {
     }
 
     /// A user sent a message: everything but money is counted anew.
-    pub fn heard(&mut self) {
+    pub fn user_message(&mut self) {
         self.ended = Cost::default();
         self.spawns = 0;
     }
@@ -489,7 +489,7 @@ mod tests {
         let now = meter.used(250);
         assert_eq!((now.cost.turns, now.cost.tokens(), now.cost.duration_ms), (2, 20, 750));
         assert_eq!(now.spend, "0.2".parse().unwrap());
-        meter.heard();
+        meter.user_message();
         assert_eq!((meter.used(0).cost.turns, meter.used(0).spend), (1, "0.2".parse().unwrap()));
     }
 }

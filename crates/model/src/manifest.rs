@@ -6,7 +6,8 @@ use serde_json::Value;
 use crate::account::Record;
 use crate::error::{Classify, Kind};
 use crate::event::{
-    Ask, Event, Fields, Handoff, LostVersions, ManifestChanged, Recovery, Suspended, ThreadCreated, ThreadKind, is_zero,
+    Ask, Event, Fields, GraphBirth, Handoff, LostVersions, ManifestChanged, Recovery, Suspended, ThreadCreated,
+    ThreadKind, is_zero,
 };
 use crate::id::{AgentId, CallId, DirectiveId, RunId, TaskId, ThreadId};
 use crate::limits::{Corrections, Cost, Limits};
@@ -28,6 +29,9 @@ pub struct Manifest {
     /// The agent's directive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directive: Option<DirectiveId>,
+    /// The graph that it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<GraphBirth>,
     /// Its status.
     pub status: Status,
     /// Its title for display.
@@ -36,7 +40,7 @@ pub struct Manifest {
     /// The task it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
-    /// The session of an external engine.
+    /// The session of a provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// The model it should use.
@@ -159,6 +163,7 @@ impl Manifest {
             kind: thread.kind,
             agent_id: thread.agent_id,
             directive: thread.directive,
+            graph: thread.graph,
             status: Status::Created,
             title: thread.title,
             task_id: thread.task_id,
@@ -193,6 +198,12 @@ impl Manifest {
     /// The first thread of its family.
     pub fn family_root(&self) -> &ThreadId {
         self.family_root_id.as_ref().unwrap_or(&self.thread_id)
+    }
+
+    /// The name that its id and its pages begin with: that of its graph, its directive or its agent.
+    pub fn name(&self) -> &str {
+        let graph = self.graph.as_ref().map(|graph| graph.id.as_str());
+        graph.or(self.directive.as_ref().map(DirectiveId::as_str)).unwrap_or(self.agent_id.as_str())
     }
 
     /// Whether its active run is executed by no engine: an external writer owns the run, and only that writer continues or ends it.

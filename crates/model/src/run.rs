@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::event::InjectedPlace as Place;
 use crate::id::{AgentId, RunId, ThreadId};
 use crate::limits::Cost;
 use crate::status::{RunStatus, Status};
@@ -28,7 +29,7 @@ pub enum FailureClass {
     ModelRateLimited,
     /// The answer was cut off.
     ModelAnswerCut,
-    /// The external engine no longer knows the session.
+    /// The provider no longer knows the session.
     ModelSessionRefused,
     /// The prompt was longer than the model's context window.
     ModelContextTooLong,
@@ -40,6 +41,8 @@ pub enum FailureClass {
     OutputLimitReached,
     /// A hook ended the run: it decided so, or it is required and failed.
     Hook,
+    /// A node of a graph failed.
+    Graph,
     /// Something other than the model failed: the store, the disk, this program.
     Engine,
 }
@@ -47,7 +50,7 @@ pub enum FailureClass {
 impl FailureClass {
     /// Whether the model failed, rather than a hook or the engine.
     pub fn is_of_model(self) -> bool {
-        !matches!(self, Self::Hook | Self::Engine)
+        !matches!(self, Self::Hook | Self::Graph | Self::Engine)
     }
 }
 
@@ -100,6 +103,40 @@ pub struct RunMeta {
     /// The hash of its system prompt, for comparison only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<Digest>,
+    /// The texts that its items brought into the prompt, in the order of the prompt; only of a run that began.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prompt: Vec<PromptPart>,
+}
+
+/// What a text of a prompt comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptSource {
+    /// The identity and the instructions of the agent.
+    Agent,
+    /// The description of the directive.
+    Directive,
+    /// An entry of knowledge that the directive's context names.
+    Knowledge,
+    /// The task of the thread.
+    Task,
+    /// The embedding program.
+    Program,
+}
+
+/// A text of a prompt: what it comes from, and its digest. What hooks bring is in their `context_injected`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptPart {
+    /// What it comes from.
+    pub source: PromptSource,
+    /// The name of that item, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Where it stands: in the system prompt, or before or after the body in the first message.
+    pub position: Place,
+    /// SHA-256 of the text as it stands in the prompt.
+    pub digest: Digest,
 }
 
 impl RunMeta {
@@ -122,6 +159,7 @@ impl RunMeta {
             cost: None,
             config: None,
             system: None,
+            prompt: Vec::new(),
         }
     }
 
@@ -129,6 +167,7 @@ impl RunMeta {
     #[must_use]
     pub fn finished(mut self, termination_code: impl Into<String>) -> Self {
         self.status = RunStatus::Done;
+        self.prompt.clear();
         self.termination_code = Some(termination_code.into());
         self
     }
@@ -210,6 +249,9 @@ impl Run {
             run.meta.source_mailbox_entry_id = before.meta.source_mailbox_entry_id.or(run.meta.source_mailbox_entry_id);
             run.meta.config = before.meta.config.or(run.meta.config);
             run.meta.system = before.meta.system.or(run.meta.system);
+            if run.meta.prompt.is_empty() {
+                run.meta.prompt = before.meta.prompt;
+            }
         }
         run
     }

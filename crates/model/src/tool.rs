@@ -37,7 +37,7 @@ pub struct ToolSpec {
     pub input_schema: Value,
     /// How often it may run for one call.
     pub class: EffectClass,
-    /// The capability that allows it, such as `tool.files.write`.
+    /// The capability that allows it, such as `tool.file.write`.
     pub capability: String,
     /// How much harm it can do.
     #[serde(default)]

@@ -21,7 +21,7 @@ use selvedge_model::{Answer, Cancel, Event, Message, Model, ModelError, Prompt, 
 
 /// One changeset of a record, as far as a model is concerned.
 #[derive(Clone, Copy, Debug)]
-pub struct Recorded<'a> {
+pub struct RecordedEvents<'a> {
     /// Its reason.
     pub reason: Reason,
     /// Its events.
@@ -44,7 +44,7 @@ enum RecordedTurn {
 
 impl Replay {
     /// A model that answers as recorded in the changesets of a log, in their order.
-    pub fn new<'a>(record: impl IntoIterator<Item = Recorded<'a>>) -> Self {
+    pub fn new<'a>(record: impl IntoIterator<Item = RecordedEvents<'a>>) -> Self {
         let mut turns: BTreeMap<usize, VecDeque<RecordedTurn>> = BTreeMap::new();
         let mut known = HashSet::new();
         let mut messages = 0;
@@ -108,7 +108,7 @@ impl Replay {
 
 impl RecordedTurn {
     /// The model call of a changeset; none if it has none.
-    fn of(changeset: &Recorded<'_>) -> Option<Self> {
+    fn of(changeset: &RecordedEvents<'_>) -> Option<Self> {
         let used = changeset.events.iter().find_map(|event| match event {
             Event::Usage(used) => Some(used),
             _ => None,

@@ -1,10 +1,11 @@
-//! What is done after an answer was delivered: usage, titles, embeddings.
+//! What is done after an answer was delivered: usage, pages, titles, embeddings.
 //!
 //! Each effect is independent of the others, has its lock and its position in the feed, and delays no answer. It stops when it is cancelled;
 //! what is left is done by the next process that has the store open. A failure is kept with the effect's state, where `selvedge doctor` finds
 //! it, until an attempt succeeds.
 
 mod embeddings;
+mod page;
 mod titles;
 
 use std::sync::Arc;
@@ -16,8 +17,11 @@ use selvedge_store::effects::{Effect, EffectFailure, EffectState};
 
 use crate::project::Project;
 
-pub use embeddings::embed;
+pub use embeddings::embed_query;
 
+/// How long an effect rests after an attempt that had to be stopped, in microseconds: a host that does not answer would delay the end of every
+/// command.
+const REST_MICROS: i64 = 60 * 1_000_000;
 /// The most characters of a failure that are kept.
 const WHY_CHARS_MAX: usize = 500;
 
@@ -44,15 +48,40 @@ impl EffectRunner {
         Self { store, engine, project }
     }
 
-    /// Does what is due, until it is cancelled. It blocks, and must not be called inside a tokio runtime.
+    /// Does what is due, until it is cancelled; not what had to be stopped within the last minute. It blocks, and must not be called inside a
+    /// tokio runtime.
     pub fn run(&self, cancel: &Cancel) {
-        Effect::ALL.into_iter().for_each(|effect| self.run_one(effect, cancel));
+        self.run_one(Effect::Usage, cancel);
+        let run = |effect| {
+            if !self.is_resting(effect) {
+                self.run_one(effect, cancel);
+            }
+        };
+        // At the same time: a model that does not answer must not keep the embedder waiting, nor the other way round.
+        std::thread::scope(|scope| {
+            let titles = || run(Effect::Titles);
+            let spawned = std::thread::Builder::new().name("titles".to_owned()).spawn_scoped(scope, titles);
+            run(Effect::Embeddings);
+            if spawned.is_err() {
+                titles();
+            }
+        });
+        // A title that was made is on the page, too.
+        self.run_one(Effect::Pages, cancel);
+    }
+
+    fn is_resting(&self, effect: Effect) -> bool {
+        let failure = self.store.effect_state(effect).ok().and_then(|state| state.failure);
+        failure.is_some_and(|failure| {
+            failure.stopped && (self.engine.now().as_micros() - failure.at.as_micros()).abs() < REST_MICROS
+        })
     }
 
     /// Does what is due of one effect.
     pub fn run_one(&self, effect: Effect, cancel: &Cancel) {
         let failed = match effect {
             Effect::Usage => self.store.record_usage(cancel).map(|_| ()).map_err(Failed::from),
+            Effect::Pages => self.pages(cancel),
             Effect::Titles => self.titles(cancel),
             Effect::Embeddings => self.embeddings(cancel),
         };
@@ -68,7 +97,7 @@ impl EffectRunner {
         let Ok(state) = self.store.effect_state(effect) else { return };
         let failure = failed.map(|Failed(why)| {
             let why = self.engine.redacted(&why.chars().take(WHY_CHARS_MAX).collect::<String>());
-            EffectFailure { at: self.engine.now(), why }
+            EffectFailure { at: self.engine.now(), why, stopped: cancel.said().is_some() }
         });
         if failure.is_some() || state.failure.is_some() {
             _ = self.store.set_effect_state(effect, &EffectState { failure, ..state });

@@ -33,7 +33,9 @@ use crate::effects::EffectRunner;
 use crate::error::{Result, ShutDown};
 use crate::follow::Follow;
 use crate::job::{Job, Task};
+use crate::needs::{Need, needs};
 use crate::orchestrator::Orchestrator;
+use crate::pages::PageFollower;
 use crate::pending::Pending;
 use crate::project::{Project, RunOptions, capabilities};
 use crate::proof::{self, Archive, Proof};
@@ -49,6 +51,9 @@ pub struct Selvedge {
 }
 
 struct Shared {
+    /// Keeps pages current; it ends before the rest.
+    #[expect(dead_code, reason = "it is only held")]
+    pages: Option<PageFollower>,
     store: Arc<dyn Backend>,
     engine: Engine,
     project: Arc<Project>,
@@ -150,9 +155,20 @@ impl Selvedge {
         let is_shut_down = AtomicBool::new(false);
         let waits = Cancel::new();
         let pool = Pool::bounded(POOL_THREADS_MAX);
-        let shared =
-            Shared { store, engine, project, orchestrator, defaults, recovered, notices, is_shut_down, waits, pool };
-        let shared = Arc::new(shared);
+        let pages = (access == Access::ReadWrite).then(|| PageFollower::start(&store, &engine));
+        let shared = Arc::new(Shared {
+            pages,
+            store,
+            engine,
+            project,
+            orchestrator,
+            defaults,
+            recovered,
+            notices,
+            is_shut_down,
+            waits,
+            pool,
+        });
         if access == Access::ReadWrite {
             after_runs(&shared);
         }
@@ -310,6 +326,24 @@ impl Selvedge {
         let thread = thread.clone();
         let input = input.into();
         self.running(move |shared| shared.resume(&thread, input))
+    }
+
+    /// Starts what [`Selvedge::resume`] does. On return a message in it is durable, and the run continues in the background.
+    pub fn submit_resume(&self, thread: &ThreadId, input: impl Into<Input>) -> Pending<()> {
+        let thread = thread.clone();
+        let input = input.into();
+        self.short(move |shared| shared.resume(&thread, input).map(drop))
+    }
+
+    /// Everything that waits for a person, newest first, as `selvedge inbox` lists it.
+    pub fn needs(&self) -> Pending<Vec<Need>> {
+        self.short(|shared| {
+            let mut needs = needs(&*shared.store)?;
+            for need in &mut needs {
+                need.read_call(&*shared.store, shared.engine.trust());
+            }
+            Ok(needs)
+        })
     }
 
     /// Waits until the active run of a thread has ended or is suspended; at once if none is active. It only reads, and works for a thread

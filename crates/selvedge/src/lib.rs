@@ -181,7 +181,7 @@
 //!
 //! - **The store alone**, for a program with its own agent loop: [`store::Commit`] on a [`LocalStore`]. See
 //!   `examples/own_loop.rs`.
-//! - **The engine**, for a program that assembles each run itself: [`Engine`] with an [`RunConfig`].
+//! - **The engine**, for a program that assembles each run itself: [`Engine`] with a [`RunConfig`].
 //! - **A project's directives**, as the command line runs them: [`project::Project`].
 //!
 //! The crates below are re-exported whole ([`engine`], [`items`], [`log`], [`mod@model`], [`providers`], [`store`], [`store_local`], [`tools`]), so
@@ -192,10 +192,14 @@ pub mod effects;
 mod error;
 mod facade;
 mod follow;
+pub mod graph_view;
 mod home;
 mod job;
 pub mod knowledge;
+pub mod markdown;
+pub mod needs;
 pub mod orchestrator;
+pub mod pages;
 mod pending;
 pub mod project;
 mod proof;
@@ -219,7 +223,9 @@ pub use selvedge_engine::snapshot;
 pub use selvedge_engine::{
     Choice, Decided, Delivered, Engine, Error as EngineError, Input, NoticeKind, Options as EngineOptions, Outcome,
     Permission, Recorded, Redactor, Resumed, RunConfig, RunEvent, Stopped, Submitted, Subscription, Watched,
-    outcome::Outcomes, thread_state::ThreadState,
+    outcome::Outcomes,
+    thread_search::{ThreadFound, ThreadsFound},
+    thread_state::ThreadState,
 };
 pub use selvedge_items as items;
 pub use selvedge_log as log;

@@ -8,6 +8,7 @@
 
 mod blob;
 mod child;
+mod graph;
 pub(crate) mod knowledge;
 pub(crate) mod older_names;
 mod resume;
@@ -27,10 +28,12 @@ use selvedge_store::search::Search;
 use selvedge_store::{SignedFiles, Store};
 
 use crate::knowledge::Entry;
-use crate::project::{Conversation, PreparedRun, Project, ProjectError, RunOptions};
+use crate::project::{Conversation, GraphOptions, PreparedGraph, PreparedRun, Project, ProjectError, RunOptions};
 
 /// The tool that starts a directive as a child.
 pub const SPAWN: &str = "spawn_thread";
+/// The tool that starts a graph as a child; only nodes of graphs call it.
+pub const SPAWN_GRAPH: &str = "spawn_graph";
 /// The tool that makes a summary of the calling thread; only hooks call it.
 pub const SUMMARY: &str = "thread_summary";
 /// The tool that hands the calling thread off to a successor.
@@ -91,6 +94,13 @@ impl Orchestrator {
         Ok(order)
     }
 
+    /// Prepares a graph to run.
+    pub fn prepare_graph(&self, id: &DirectiveId, options: GraphOptions) -> Result<PreparedGraph, ProjectError> {
+        let mut prepared = self.shared.project.prepare_graph(id, options)?;
+        self.equip(&mut prepared.run_config);
+        Ok(prepared)
+    }
+
     /// Prepares a conversation with an agent.
     pub fn conversation(
         &self,
@@ -117,6 +127,9 @@ impl Orchestrator {
         work.tools.extend(tools);
         work.tools.extend(knowledge::tools(&self.shared));
         Arc::make_mut(&mut work.hooks).tools.push(summary::tool());
+        if let Some(graph) = &mut work.graph {
+            Arc::make_mut(graph).tools.push(graph::tool());
+        }
         work.spawning = Some(Spawning {
             children: Arc::new(self.clone()),
             at_once: self.shared.at_once(),
@@ -129,6 +142,7 @@ impl Children for Orchestrator {
     fn new_child(&self, call: &Call, parent: &Manifest) -> Result<NewChild, String> {
         match call.name.as_str() {
             SUMMARY => summary::prepare(&self.shared, call, parent),
+            SPAWN_GRAPH => graph::prepare(&self.shared.project, call),
             _ => child::prepare(&self.shared.project, call),
         }
     }

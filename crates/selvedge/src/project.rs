@@ -5,10 +5,12 @@
 //! and acknowledged risks are those that were recorded when it was created, even if its directive has changed.
 
 pub mod capabilities;
+mod capability_tree;
 mod chat;
 mod continuation;
 mod error;
 mod gate;
+mod graph;
 mod hooks;
 pub mod mcp;
 pub mod models;
@@ -32,19 +34,22 @@ use selvedge_items::interpolate::Environment;
 use selvedge_items::knowledge::{self, LoadedKnowledge};
 use selvedge_items::library::{Kind, Library};
 use selvedge_items::{Agent, Config, ItemError};
+use selvedge_model::event::{InjectedPlace, ThreadKind};
 use selvedge_model::limits::Limits;
+use selvedge_model::run::PromptPart;
 use selvedge_model::tool::Risk;
-use selvedge_model::{AgentId, DirectiveId, Embedder, Manifest, NewThread, Run, TaskId, Tool, ToolSpec};
+use selvedge_model::{AgentId, Digest, DirectiveId, Embedder, Manifest, NewThread, Run, TaskId, Tool, ToolSpec};
 use selvedge_tools::{
     CommandEnvironment, CommandTool, DeclaredOutput, DirectiveReturn, FileEdit, FileGlob, FileGrep, FileList, FileRead,
     FileWrite, Folders, Sandbox, Servers, WebFetch, WebOptions,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::orchestrator::older_names::Older;
-pub use chat::{Conversation, is_conversation};
+pub use chat::{Conversation, first_title, is_conversation};
 use continuation::ContinuedDirective;
 pub use error::ProjectError;
+pub use graph::{GraphOptions, PreparedGraph};
 pub use models::Models;
 use models::{PricedModel, SCRIPTED};
 pub use program::Program;
@@ -99,6 +104,10 @@ struct Recorded<'a> {
     acknowledged: &'a [Risk],
     limits: Limits,
     model: Option<String>,
+    /// Its directive.
+    directive_id: Option<&'a DirectiveId>,
+    /// Its task.
+    task_id: Option<&'a TaskId>,
     /// The text of its task.
     task: Option<String>,
     /// The inputs of its directive.
@@ -168,6 +177,8 @@ impl Project {
             acknowledged: &acknowledged,
             limits,
             model,
+            directive_id: thread.directive.as_ref(),
+            task_id: options.task.as_ref(),
             task: bound,
             inputs: &inputs,
         };
@@ -179,6 +190,9 @@ impl Project {
 
     /// The run configuration of a thread's next run, from its record; its `notices` list items that are missing since.
     pub fn run_config(&self, thread: &Manifest) -> Result<RunConfig, ProjectError> {
+        if thread.kind == ThreadKind::Graph {
+            return self.graph_config(thread);
+        }
         let mut gone = Vec::new();
         // A missing directive makes no thread unusable: its messages are in the thread.
         let directive = match thread.directive.as_ref().map(|id| self.library.directive(id)).transpose() {
@@ -221,6 +235,8 @@ impl Project {
             acknowledged: &thread.acknowledged,
             limits: thread.limits.clone().unwrap_or_default().over(&self.config.limits),
             model: thread.model.clone(),
+            directive_id: thread.directive.as_ref(),
+            task_id: thread.task_id.as_ref(),
             task,
             inputs: &thread.inputs,
         };
@@ -278,15 +294,21 @@ impl Project {
             notices.extend(self.hook_warnings(&own)?);
         }
         let outputs = directive.map(|(directive, _)| directive.outputs.as_slice()).unwrap_or_default();
+        let prompt = prompt::Prompt {
+            agent: (&agent_id, agent),
+            directive,
+            directive_id: terms.directive_id.map(DirectiveId::as_str),
+            task: terms.task.as_deref().map(|task| (terms.task_id, task)),
+            instructions: if directive.is_none() { &self.program.instructions } else { "" },
+        };
+        let (system, parts) = (prompt.system(), prompt.recorded());
         let mut work = RunConfig::new(agent_id, model, name);
         if !outputs.is_empty() {
             tools.push(Arc::new(DirectiveReturn::new(outputs.iter().map(declared).collect())?));
         }
-        work.system = prompt::system(agent, directive, terms.task.as_deref());
+        work.system = system;
+        work.prompt = parts;
         work.tools = tools;
-        if directive.is_none() {
-            self.program.instruct(&mut work.system);
-        }
         let text = directive.map_or("", |(directive, _)| directive.body.as_str());
         let older = [Older::ThreadDirective, Older::Orchestrator].into_iter().filter(|older| older.is_in(text));
         let older = older.map(Older::offered_name).collect();
@@ -396,13 +418,44 @@ impl Project {
 /// The notice if the system prompt of a thread's next run differs from that of its last run with a recorded one. The old prompt is not
 /// stored, only its digest.
 pub fn prompt_changed_since(runs: &[Run], work: &RunConfig) -> Option<String> {
-    let before = runs.iter().rev().find_map(|run| run.meta.system)?;
+    let last = runs.iter().rev().find(|run| run.meta.system.is_some())?;
+    let before = last.meta.system?;
     let now = work.system_digest();
     (before != now).then(|| {
+        let changed: Vec<String> = prompt_changes(&last.meta.prompt, &work.prompt).map(|(what, ..)| what).collect();
+        let what = if changed.is_empty() || last.meta.prompt.is_empty() {
+            "its directive, agent, task or knowledge was edited".to_owned()
+        } else {
+            format!("{} changed", changed.join(", "))
+        };
         let before = before.short();
         let now = now.short();
-        format!("the system prompt changed since the last run (digest {before} then, {now} now): its directive, agent, task or knowledge was edited")
+        format!("the system prompt changed since the last run (digest {before} then, {now} now): {what}")
     })
+}
+
+/// The texts of a system prompt that differ: each with its digest then and now, none where it was not or is not a part of the prompt.
+pub fn prompt_changes<'a>(
+    before: &'a [PromptPart],
+    now: &'a [PromptPart],
+) -> impl Iterator<Item = (String, Option<Digest>, Option<Digest>)> + 'a {
+    let of_system = |part: &&PromptPart| part.position == InjectedPlace::System;
+    let same = |one: &PromptPart, other: &PromptPart| (one.source, &one.id) == (other.source, &other.id);
+    let digest_in = move |parts: &[PromptPart], part: &PromptPart| {
+        parts.iter().filter(of_system).find(|other| same(part, other)).map(|other| other.digest)
+    };
+    let named = |part: &PromptPart| {
+        let source = json!(part.source);
+        let id = part.id.as_ref().map(|id| format!(" `{id}`")).unwrap_or_default();
+        format!("{}{id}", source.as_str().unwrap_or_default())
+    };
+    let changed = before.iter().filter(of_system).filter_map(move |part| {
+        let now = digest_in(now, part);
+        (now != Some(part.digest)).then(|| (named(part), Some(part.digest), now))
+    });
+    let is_new = move |part: &&PromptPart| digest_in(before, part).is_none();
+    let new = now.iter().filter(of_system).filter(is_new).map(move |part| (named(part), None, Some(part.digest)));
+    changed.chain(new)
 }
 
 fn declared(output: &selvedge_items::input::Output) -> DeclaredOutput {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::{OptionalExtension, params};
 use selvedge_model::account::AccountId;
+use selvedge_store::seal::SealedRow;
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, lock};
@@ -25,7 +26,7 @@ use crate::db::Db;
 use crate::inbox;
 use crate::rows::{self, bad_row, signed, unsigned};
 use crate::schema::{REBUILD, database};
-use crate::sealed::{Indexed, unsealed};
+use crate::sealed::{self, unsealed};
 
 /// The number of buckets of each table. The schema computes the same buckets.
 pub(crate) const BUCKETS: u64 = 32;
@@ -72,7 +73,7 @@ impl Bucket {
         match self {
             Self::Accounts(bucket) => {
                 let found = rows::accounts(db, "bucket = ?", &bucket.to_string())?;
-                // They come from an index: what it leaves out makes the sum too small, and what it has too much is told here.
+                // They come from an index: what it leaves out makes the sum too small, and an entry that it has twice is found here.
                 let is_own = found.iter().all(|account| Self::of_account(&account.id) == self);
                 if !is_own || !found.is_sorted_by(|one, next| one.id < next.id) {
                     return Err(bad_row("an index of accounts was changed"));
@@ -119,9 +120,7 @@ impl Anchor {
         let Some((epoch, bytes, mark)) = found.optional().map_err(database)? else {
             return Ok(Self { epoch: 0, sums: [0; SUMS] });
         };
-        let at = epoch.to_be_bytes();
-        let fields: [&[u8]; 2] = [&at, &bytes];
-        if !(Indexed { table: "anchor", fields: &fields }).is_marked(db, mark) {
+        if !sealed::is_marked(db, &SealedRow::Anchor { epoch, sums: &bytes }, mark) {
             return Err(unsealed(db, "the anchor of `registry.db`".to_owned()));
         }
         let mut sums = [0; SUMS];
@@ -137,10 +136,8 @@ impl Anchor {
 
     fn write(&self, db: &Db) -> Result<()> {
         let epoch = signed(self.epoch);
-        let at = epoch.to_be_bytes();
         let bytes = self.sums.map(u64::to_be_bytes).concat();
-        let fields: [&[u8]; 2] = [&at, &bytes];
-        let mark = Indexed { table: "anchor", fields: &fields }.mark(db);
+        let mark = sealed::mark(db, &SealedRow::Anchor { epoch, sums: &bytes });
         let sql = "INSERT INTO anchor (id, epoch, sums, mark) VALUES (1, ?, ?, ?) \
                    ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, sums = excluded.sums, mark = excluded.mark";
         rows::execute(db, sql, params![epoch, bytes, mark.bytes()])?;
@@ -267,7 +264,7 @@ mod tests {
         let path = folder.path().join("registry.db");
         std::fs::File::create(&path).unwrap();
         crate::schema::create(&path).unwrap();
-        let db = Db::open(&path, crate::schema::Use::Write, None).unwrap();
+        let db = Db::open(&path, crate::schema::ConnectionMode::Write, None).unwrap();
         for name in ["a", "scribe-0123456789ab", "x/y", "z9", "team/one-00112233445566778899aabbccddeeff"] {
             let sql = "INSERT INTO budget_ledger (thread_id, own_spend, children_spend, reserved_spend, open, status, version, \
                        incomplete, mark) VALUES (?, 0, 0, 0, 0, 'active', 1, 0, x'')";

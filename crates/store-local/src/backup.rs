@@ -45,7 +45,7 @@ use crate::layout::{Layout, check_folder, listed};
 use crate::open::LocalStore;
 use crate::overlay::read_fully;
 use crate::rows::{self, bad_row};
-use crate::schema::{self, Use, database};
+use crate::schema::{self, ConnectionMode, database};
 use partial::Partial;
 
 /// The document kind of a backup's signature.
@@ -149,7 +149,7 @@ fn refuse_existing(target: &Path) -> Result<()> {
     if is_there && fs::read_dir(target).map_err(io_error("read", target))?.next().is_some() {
         return Err(Error::Unusable {
             what: format!("`{}`", target.display()),
-            why: "the folder is not empty, and a backup never overwrites anything".to_owned(),
+            why: "the folder is not empty, and `backup` never overwrites anything".to_owned(),
             hint: Some("name a folder that does not exist yet".to_owned()),
         });
     }
@@ -236,10 +236,10 @@ impl BackupRun<'_> {
         let target = path.to_str().ok_or_else(|| {
             schema::unusable(&format!("`{}`", path.display()), "its name is not UTF-8".to_owned(), None)
         })?;
-        let source = Db::open(&self.core.layout.database(), Use::Read, None)?;
+        let source = Db::open(&self.core.layout.database(), ConnectionMode::Read, None)?;
         source.execute("VACUUM INTO ?", [target]).map_err(database)?;
         // Checked as the store's database is; a copy is sealed again when it is restored.
-        Db::open(&path, Use::Write, self.core.signing.as_ref().map(|signing| signing.rows.clone()))
+        Db::open(&path, ConnectionMode::Write, self.core.signing.as_ref().map(|signing| signing.rows.clone()))
     }
 
     /// Threads of the snapshot that were deleted during the backup, with their tombstones.

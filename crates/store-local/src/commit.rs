@@ -23,18 +23,18 @@ use crate::core::{CachedThread, Core, DbWriter, Durability, PendingThread, Signi
 use crate::db::Db;
 use crate::feed::FeedEnd;
 use crate::inbox;
-use crate::index::{self, Added, RowUpdate};
+use crate::index::{self, AddedRows, RowUpdate};
 use crate::leading_events::LeadingEvents;
 use crate::redo;
 use crate::rows::{self, Row};
-use crate::saved_state;
 use crate::sealed::Mark;
-use crate::view::{Basis, LocalView};
+use crate::view::{LocalView, ReadSource};
+use selvedge_store::saved_state;
 
 /// What each attempt to commit a batch reads. A batch that lost to other processes three times is prepared under `commit.lock`, where no
 /// other process can commit; if that keeps failing, a file is being damaged faster than it is repaired.
-const ATTEMPTS: [Basis; 10] = {
-    use Basis::{Cache, Database, Locked};
+const ATTEMPTS: [ReadSource; 10] = {
+    use ReadSource::{Cache, Database, Locked};
     [Cache, Database, Database, Locked, Database, Locked, Database, Locked, Database, Locked]
 };
 
@@ -125,15 +125,15 @@ impl Core {
                 return Ok(answer);
             }
             let outcome = match basis {
-                Basis::Locked => self.commit_locked(batch),
-                Basis::Cache | Basis::Database => {
+                ReadSource::Locked => self.commit_locked(batch),
+                ReadSource::Cache | ReadSource::Database => {
                     self.job(batch, basis).map(|job| self.group.submit(job, |jobs| self.commit_together(jobs)))
                 }
             };
             let outcome = match outcome {
                 // Memory may be outdated, and an unrepaired file can't be repaired under the lock; only an error from the database is
                 // final.
-                Err(_) if basis != Basis::Database => continue,
+                Err(_) if basis != ReadSource::Database => continue,
                 outcome => outcome?,
             };
             match outcome {
@@ -150,7 +150,7 @@ impl Core {
         Err(Error::Database { why: "gave up after 10 conflicting commits".to_owned(), retryable: true })
     }
 
-    fn job(&self, batch: &Batch, basis: Basis) -> Result<Job> {
+    fn job(&self, batch: &Batch, basis: ReadSource) -> Result<Job> {
         let view = LocalView::new(self, basis);
         let signing = self.signing()?;
         let prepared = prepare(batch.clone(), &view, &signing.signer, &*self.ids, self.clock.now())?;
@@ -227,6 +227,7 @@ impl Core {
         match self.outcome(key)? {
             Some((request, _)) if request != request_hash(batch) => Err(Error::KeyReused(key.clone())),
             Some((_, mut committed)) => {
+                self.refuse_lost(&committed)?;
                 // An answer that was restored from the logs has lost the order of its parts; the request still has it.
                 let place = |(thread, _): &(ThreadId, u64)| batch.parts.iter().position(|part| part.thread == *thread);
                 committed.versions.sort_by_key(place);
@@ -234,6 +235,18 @@ impl Core {
             }
             None => Ok(None),
         }
+    }
+
+    /// Refuses the answer to an earlier commit of which a version is lost: nothing of it would be there, and nothing would be added.
+    fn refuse_lost(&self, committed: &Committed) -> Result<()> {
+        for (thread, version) in &committed.versions {
+            let Some(row) = self.read(|connection| rows::find(connection, thread))? else { continue };
+            // Until the loss is signed, the head is still before it.
+            if *version > row.head.version || row.manifest.lost.iter().any(|lost| lost.contains(*version)) {
+                return Err(Error::VersionLost { thread: thread.clone(), version: *version });
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn outcome(&self, key: &CommitKey) -> Result<Option<(selvedge_model::Digest, Committed)>> {
@@ -248,7 +261,7 @@ impl Core {
 
     /// Prepares and commits a batch while no other process can write.
     fn commit_locked(&self, batch: &Batch) -> Result<JobOutcome> {
-        let mut outcomes = self.commit_jobs(|| Ok(vec![self.job(batch, Basis::Locked)?]))?;
+        let mut outcomes = self.commit_jobs(|| Ok(vec![self.job(batch, ReadSource::Locked)?]))?;
         Ok(outcomes.pop().unwrap_or(JobOutcome::Stale))
     }
 
@@ -363,8 +376,10 @@ impl Core {
             written.numbers.push(self.write_part(connection, newest, part, (row, manifest.as_deref()), seen)?);
         }
         for (id, account) in &prepared.accounts {
-            // The seal of the new row must not cover a row that fails its own seal.
-            rows::accounts(connection, "thread_id = ?", id.as_str())?;
+            // The seal of the new row must not cover rows that fail their own seal, or that no account sealed.
+            if rows::accounts(connection, "thread_id = ?", id.as_str())?.is_empty() {
+                rows::refuse_stray_reservations(connection, id)?;
+            }
             for (name, reservation) in &account.reservations {
                 rows::put_reservation(connection, id, name, reservation.as_ref())?;
             }
@@ -435,7 +450,7 @@ impl Core {
             lock(&self.spares).forget(&lost);
         }
         newest.announce(connection, id, head.version, &lines)?;
-        let added = Added {
+        let added = AddedRows {
             log: &head.log_id,
             messages: &part.messages,
             runs: &part.runs,

@@ -6,17 +6,16 @@
 use std::collections::BTreeSet;
 
 use selvedge_log::recovery::{Evidence, Finding, Mode, judge};
-use selvedge_log::{Head, Trust, document};
+use selvedge_log::{Head, Trust};
 use selvedge_model::{Digest, NamedBlobs, ThreadId};
 use selvedge_store::error::describe;
 use selvedge_store::verify::{BadBlob, bad_blobs};
-use selvedge_store::{Error, Result};
+use selvedge_store::{Error, Result, Tombstone};
 use serde::{Deserialize, Serialize};
 
 use crate::backup::entries;
 use crate::blobs::{hash_file, open_blob};
 use crate::core::io_error;
-use crate::delete;
 use crate::disk::Disk;
 use crate::layout::{Layout, check_folder};
 use crate::manifest;
@@ -148,7 +147,7 @@ pub(crate) fn judge_copy(
 
 /// What is wrong with the signed file of a tombstone, if anything.
 pub(crate) fn bad_tombstone(thread: &ThreadId, document: &[u8], trust: &Trust) -> Option<String> {
-    let refused = document::verify_json(delete::KIND, thread.as_str(), document, trust).err()?;
+    let refused = Tombstone::verify(thread, document, trust).err()?;
     Some(format!("the tombstone of `{thread}` failed verification: {refused}"))
 }
 

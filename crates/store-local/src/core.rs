@@ -23,9 +23,10 @@ use crate::db::{Db, Sealer};
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::handles::Handles;
 use crate::layout::Layout;
+use crate::logged::LoggedMessages;
 use crate::problems::Problems;
 use crate::redo::{self, Spares};
-use crate::schema::{self, Use, database};
+use crate::schema::{self, ConnectionMode, database};
 use crate::watch::Watch;
 
 /// Locks a mutex; a panic of another thread leaves its value consistent.
@@ -70,6 +71,8 @@ pub(crate) struct Core {
     pub(crate) accounts: Mutex<HashMap<AccountId, u64>>,
     /// What this process knows about the anchor.
     pub(crate) anchor: AnchorCache,
+    /// The messages of the log that was read last to confirm that one was sent twice.
+    pub(crate) logged: Mutex<Option<LoggedMessages>>,
     /// Problems that were found and repaired, until the caller takes them.
     pub(crate) problems: Problems,
 }
@@ -262,7 +265,7 @@ impl DbWriter {
 
     fn ready(&mut self, layout: &Layout, durability: Durability) -> Result<&Db> {
         if self.connection.is_none() {
-            self.connection = Some(Db::open(&layout.database(), Use::Write, self.sealer.clone())?);
+            self.connection = Some(Db::open(&layout.database(), ConnectionMode::Write, self.sealer.clone())?);
             self.connections += 1;
             self.durability = Durability::Synced;
         }
@@ -309,7 +312,7 @@ fn register_owner(layout: &Layout, disk: &dyn Disk, owner: &OwnerId) -> Result<B
 /// again.
 fn open_to_write(layout: &Layout, disk: &dyn Disk) -> Result<Connection> {
     let had_log = layout.database().with_extension("db-wal").exists();
-    let connection = schema::open(&layout.database(), Use::Write)?;
+    let connection = schema::open(&layout.database(), ConnectionMode::Write)?;
     // The file itself says how it is written; another program may have changed that, and readers would block writers.
     let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(database)?;
     if mode != "wal" {
@@ -371,7 +374,7 @@ impl Readers {
             }
             let mut made = lock(&self.made);
             if *made < READERS_MAX {
-                let connection = Db::open(&layout.database(), Use::Read, self.sealer.clone())?;
+                let connection = Db::open(&layout.database(), ConnectionMode::Read, self.sealer.clone())?;
                 *made += 1;
                 return Ok(connection);
             }

@@ -10,7 +10,7 @@ use selvedge_log::hash::Seals;
 use selvedge_model::Digest;
 use selvedge_store::Result;
 
-use crate::schema::{self, Use};
+use crate::schema::{self, ConnectionMode};
 
 /// Seals and checks the rows of one store.
 #[derive(Debug)]
@@ -40,13 +40,13 @@ impl Db {
     }
 
     /// Opens the database of a store.
-    pub(crate) fn open(path: &Path, usage: Use, sealer: Option<Arc<Sealer>>) -> Result<Self> {
+    pub(crate) fn open(path: &Path, usage: ConnectionMode, sealer: Option<Arc<Sealer>>) -> Result<Self> {
         Ok(Self::new(schema::open(path, usage)?, sealer))
     }
 
     /// Opens the database that is to be replaced, whatever its schema says.
     pub(crate) fn open_old(path: &Path, sealer: Option<Arc<Sealer>>) -> Result<Self> {
-        Ok(Self::new(schema::open_misshapen(path, Use::Read)?, sealer))
+        Ok(Self::new(schema::open_misshapen(path, ConnectionMode::Read)?, sealer))
     }
 
     pub(crate) fn sealer(&self) -> Option<&Sealer> {

@@ -7,7 +7,6 @@
 use std::io::BufReader;
 
 use rusqlite::params;
-use selvedge_log::document::{self, DocumentError, DocumentKind};
 use selvedge_log::{Head, Trust};
 use selvedge_model::account::Account;
 use selvedge_model::{Status, ThreadId};
@@ -23,9 +22,6 @@ use crate::layout::Layout;
 use crate::replay::read_log;
 use crate::rows::{self, bad_row, signed};
 use crate::schema::database;
-
-/// The document kind of a tombstone's signature.
-pub(crate) const KIND: DocumentKind = DocumentKind::new("tombstone");
 
 /// Every table that has rows of a thread, and the column of its id; its feed entries are withdrawn separately.
 const TABLES: [(&str, &str); 10] = [
@@ -104,8 +100,7 @@ impl Core {
             postings: log.ok().and_then(|log| postings_of(log).ok()),
         };
         let value = serde_json::to_value(&tombstone).map_err(bad_row)?;
-        let document = document::sign_json(KIND, thread.as_str(), value.clone(), &signing.signer, tombstone.deleted_at)
-            .map_err(bad_row)?;
+        let document = tombstone.sign(&signing.signer)?;
         self.write(Durability::Synced, |connection| {
             let sql = "SELECT 1 FROM heads WHERE id = ? AND version = ? AND epoch = ? AND owner IS ?";
             let seen = params![
@@ -141,16 +136,20 @@ impl Core {
 
     /// The signed tombstone of a deleted thread; one that fails verification is refused.
     pub(crate) fn tombstone(&self, thread: &ThreadId) -> Result<Option<Tombstone>> {
-        let Some(document) = self.read(|connection| rows::signed_tombstone(connection, thread))? else {
-            return Ok(None);
-        };
-        let refused = |error: &DocumentError| {
-            let help = || "`selvedge doctor` checks all of them; `selvedge reindex` keeps the valid ones".to_owned();
-            Error::of_document(format!("the tombstone of `{thread}`"), error, help)
-        };
-        let verified = document::verify_json(KIND, thread.as_str(), document.as_bytes(), &self.trust);
-        let value = verified.map_err(|error| refused(&error))?.value;
-        serde_json::from_value(value).map(Some).map_err(bad_row)
+        self.read(|connection| self.tombstone_in(connection, thread))
+    }
+
+    /// Whether a thread was deleted, according to a tombstone whose signature holds.
+    pub(crate) fn is_deleted(&self, connection: &Db, thread: &ThreadId) -> bool {
+        self.tombstone_in(connection, thread).is_ok_and(|tombstone| tombstone.is_some())
+    }
+
+    /// The same as [`Core::tombstone`], in the transaction of a connection.
+    pub(crate) fn tombstone_in(&self, connection: &Db, thread: &ThreadId) -> Result<Option<Tombstone>> {
+        let Some(document) = rows::signed_tombstone(connection, thread)? else { return Ok(None) };
+        let help = || "`selvedge doctor` checks all of them; `selvedge reindex` keeps the valid ones".to_owned();
+        let verified = Tombstone::verify(thread, document.as_bytes(), &self.trust);
+        verified.map(Some).map_err(|bad| bad.into_error(format!("the tombstone of `{thread}`"), help))
     }
 
     /// Finishes deletions that were interrupted.
@@ -204,6 +203,8 @@ impl Core {
         }
         self.leave_search(thread, None)?;
         self.leave_embeddings(thread, None)?;
+        let buried: Tombstone = serde_json::from_str(document).map_err(bad_row)?;
+        self.leave_pages(&buried.manifest)?;
         self.write(Durability::Lazy, |connection| {
             rows::execute(connection, "UPDATE tombstones SET buried = 1 WHERE thread_id = ?", [thread.as_str()])?;
             Ok(())

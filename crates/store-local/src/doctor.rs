@@ -139,7 +139,7 @@ impl Examiner<'_> {
     fn signers(&self, report: &mut Report) {
         for (key, threads) in std::mem::take(&mut report.untrusted) {
             let short = key.short();
-            let (code, standing, help) = match self.core().trust.status(&key) {
+            let (code, trust, help) = match self.core().trust.status(&key) {
                 Some(Status::Revoked) => (
                     "log_revoked_key",
                     "which you revoked",
@@ -155,7 +155,7 @@ impl Examiner<'_> {
                 [only] => (only.to_string(), "its log or tombstone is".to_owned()),
                 many => ("the store".to_owned(), format!("logs or tombstones of {} threads are", many.len())),
             };
-            let what = format!("{whose} signed by key {short}, {standing}");
+            let what = format!("{whose} signed by key {short}, {trust}");
             let why = "nothing that it signed is trusted; the bytes may well be unchanged";
             report.add(Finding::new(Severity::Warning, code, subject, what, why).help(help));
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! .ai/usage.jsonl                              one line for each run
 //! .ai/agents/<id>/embeddings.jsonl             one line for each passage with a vector
+//! .ai/knowledge/agent/threads/…                pages, see `pages`
 //! .ai/agent/threads/effects/<effect>.json      position, last failure, and the length of the file that the position belongs to
 //! .ai/agent/threads/effects/<effect>.lock      locked by the process that does the effect; <effect>.file.lock by one that writes its file
 //! ```
@@ -84,7 +85,7 @@ impl Core {
     }
 
     /// Waits until no other process writes the file of an effect.
-    fn lock_file_of(&self, effect: Effect) -> Result<Box<dyn DiskFile>> {
+    pub(crate) fn lock_file_of(&self, effect: Effect) -> Result<Box<dyn DiskFile>> {
         let path = self.effect_file(effect, "file.lock");
         let file = self.lock_path(&path)?;
         file.lock().map_err(io_error("lock", &path))?;
@@ -151,6 +152,11 @@ impl Core {
         }
         found.sort();
         Ok(found)
+    }
+
+    /// The length of all files with embeddings.
+    pub(crate) fn embedded_bytes(&self) -> Result<u64> {
+        self.embedding_files()?.iter().map(|path| Jsonl::length_of(path)).sum()
     }
 
     /// Passes every embedding of one model to `each`.
@@ -276,18 +282,15 @@ impl Effects for LocalStore {
             }
         }
         let mut file = Jsonl::create(&*core.disk, path)?;
-        let mut known = HashSet::new();
-        let mut has_others = false;
-        file.each_from(0, &mut |line| match serde_json::from_slice::<Embedding>(line) {
-            Ok(one) if one.model == first.model && one.vector.len() == first.vector.len() => {
-                _ = known.insert(one.key())
-            }
-            _ => has_others = true,
-        })?;
-        if has_others {
-            let stays = |one: &Embedding| one.model == first.model && one.vector.len() == first.vector.len();
-            file = file.retain(&|line| serde_json::from_slice(line).is_ok_and(|one| stays(&one)))?;
+        let stays = |line: &[u8]| {
+            let one = serde_json::from_slice::<Embedding>(line);
+            one.is_ok_and(|one| one.model == first.model && one.vector.len() == first.vector.len())
+        };
+        // All lines of a file are of one model.
+        if file.first_line()?.is_some_and(|line| !stays(&line)) {
+            file = file.retain(&stays)?;
         }
+        let mut known = HashSet::new();
         let mut fresh = Vec::new();
         for one in embeddings {
             // Under the lock that a deletion takes after its commit: nothing of a deleted thread is added after it was removed.

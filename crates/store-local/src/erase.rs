@@ -9,6 +9,7 @@ use std::path::Path;
 use rusqlite::{OptionalExtension, params};
 use selvedge_model::event::BlobErased;
 use selvedge_model::{Batch, Changeset, Digest, Event, Expect, LogId, NamedBlobs, Part, ThreadId, Timestamp};
+use selvedge_store::seal::SealedRow;
 use selvedge_store::{Error, Result};
 
 use crate::core::{Core, Durability, io_error};
@@ -17,7 +18,7 @@ use crate::layout::{check_folder, is_there, listed};
 use crate::open::LocalStore;
 use crate::rows::{self, Row, bad_row};
 use crate::schema::database;
-use crate::sealed::{self, Indexed};
+use crate::sealed;
 
 /// A blob whose content was erased.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +46,7 @@ pub(crate) fn put(db: &Db, thread: i64, log: &LogId, erased: &BlobErased, at: Ti
                done = 0, mark = excluded.mark";
     let reason = erased.reason.as_str();
     let micros = at.as_micros();
-    let mark =
-        Indexed { table: "erasures", fields: &fields(log, &erased.blob, reason, &micros.to_be_bytes()) }.mark(db);
+    let mark = sealed::mark(db, &SealedRow::Erasure { log, blob: &erased.blob.0, reason, erased_at: micros });
     rows::execute(db, sql, params![thread, &erased.blob.0[..], reason, micros, mark.bytes()])?;
     Ok(())
 }
@@ -61,17 +61,10 @@ pub(crate) fn check_all(db: &Db, row: &Row) -> Result<()> {
         let reason: String = one.get(1).map_err(database)?;
         let at: i64 = one.get(2).map_err(database)?;
         let mark: Vec<u8> = one.get(3).map_err(database)?;
-        let at = at.to_be_bytes();
-        let fields = [sealed::log(&row.head.log_id), &blob, reason.as_bytes(), &at];
-        let what = || "an erased blob".to_owned();
-        Indexed { table: "erasures", fields: &fields }.check_of(db, row, mark, what)?;
+        let sealed = SealedRow::Erasure { log: &row.head.log_id, blob: &blob, reason: &reason, erased_at: at };
+        sealed::check_of(db, row, &sealed, mark, || "an erased blob".to_owned())?;
     }
     Ok(())
-}
-
-/// What the mark of an erasure covers.
-fn fields<'a>(log: &'a LogId, blob: &'a Digest, reason: &'a str, at: &'a [u8; 8]) -> [&'a [u8]; 4] {
-    [sealed::log(log), &blob.0, reason.as_bytes(), at]
 }
 
 impl LocalStore {
@@ -131,9 +124,9 @@ impl Core {
                 Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)? == 1, row.get(3)?))
             });
             let Some((reason, at, done, mark)) = found.optional().map_err(database)? else { return Ok(None) };
-            let micros = at.to_be_bytes();
-            let indexed = Indexed { table: "erasures", fields: &fields(&row.head.log_id, blob, &reason, &micros) };
-            indexed.check_of(connection, &row, mark, || format!("the erasure of blob {}", blob.short()))?;
+            let log = &row.head.log_id;
+            let sealed = SealedRow::Erasure { log, blob: &blob.0, reason: &reason, erased_at: at };
+            sealed::check_of(connection, &row, &sealed, mark, || format!("the erasure of blob {}", blob.short()))?;
             Ok(Some(Erasure { blob: *blob, reason, at: Timestamp::from_micros(at), done }))
         })
     }

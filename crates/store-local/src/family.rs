@@ -9,21 +9,18 @@
 //! adds threads, because another program could have emptied it. The cost depends on the family, not on the store.
 
 use std::collections::BTreeSet;
-use std::io::BufReader;
 
-use memchr::memmem;
-use selvedge_log::hash::RunningHash;
-use selvedge_log::{line, lines};
+use selvedge_log::line;
 use selvedge_model::account::{Account, AccountId};
 use selvedge_model::fold::Spawned;
 use selvedge_model::{Event, Manifest, Status, ThreadId};
+use selvedge_store::account_records::Children;
 use selvedge_store::{Error, Result};
 use serde_json::Value;
 
 use crate::anchor::Bucket;
-use crate::core::{Core, io_error};
+use crate::core::Core;
 use crate::db::Db;
-use crate::ledger::Children;
 use crate::rows::{self, Row};
 use crate::schema::database;
 use crate::view::unindexed;
@@ -186,9 +183,9 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a thread has a row or a tombstone.
+    /// Whether a thread has a row, or a tombstone whose signature holds: one that another program planted hides no thread that is gone.
     fn is_known(&self, thread: &ThreadId) -> Result<bool> {
-        self.read(|db| Ok(rows::find_any(db, thread)?.is_some() || rows::tombstone(db, thread)?.is_some()))
+        self.read(|db| Ok(rows::find_any(db, thread)?.is_some() || self.is_deleted(db, thread)))
     }
 
     /// The threads that an index names under a thread.
@@ -206,23 +203,9 @@ impl Core {
     fn logged_children(&self, thread: &ThreadId, account: &AccountId) -> Result<LoggedChildren> {
         let mut children = LoggedChildren::default();
         let Some(row) = self.read(|db| rows::find(db, thread))? else { return Ok(children) };
-        let path = self.layout.transcript(thread);
-        let (head, overlay) = self.open_log(thread)?.committed();
-        let mut reader = BufReader::with_capacity(1 << 16, overlay);
-        let mut hash = RunningHash::new();
-        let mut buffer = Vec::new();
-        let names = [r#""event_type":"child_spawned""#, r#""child":"#].map(memmem::Finder::new);
-        while lines::next_line(&mut reader, &mut buffer).map_err(io_error("read", &path))? {
-            hash.update(&buffer);
-            // In a text of a message these quotes are escaped.
-            if names.iter().any(|name| name.find(&buffer).is_some()) {
-                children.take(buffer.strip_suffix(b"\n").unwrap_or(&buffer), account)?;
-            }
-        }
-        if hash.digest() != head.hash {
-            self.hash_again(thread, &row)?;
-            return Err(rows::bad_row("a head does not belong to its log"));
-        }
+        // In a text of a message these quotes are escaped.
+        let names = [r#""event_type":"child_spawned""#, r#""child":"#];
+        self.each_line_with(thread, &row, &names, &mut |bytes| children.take(bytes, account))?;
         Ok(children)
     }
 }

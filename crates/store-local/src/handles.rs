@@ -17,16 +17,16 @@ use crate::lru::LruMap;
 const OPEN_MAX: usize = 256;
 const OPEN_SHARE: u64 = 4;
 
-/// Open transcripts by thread.
+/// OpenTranscript transcripts by thread.
 #[derive(Debug)]
 pub(crate) struct Handles {
     most: usize,
-    open: Mutex<LruMap<Arc<Open>>>,
+    open: Mutex<LruMap<Arc<OpenTranscript>>>,
 }
 
 /// An open transcript, and its path.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenTranscript {
     pub(crate) file: Box<dyn DiskFile>,
     pub(crate) path: PathBuf,
 }
@@ -41,7 +41,7 @@ impl Default for Handles {
 
 impl Handles {
     /// The open transcript of a thread and how long it is, if it still is the file at its path.
-    pub(crate) fn get(&self, thread: &ThreadId) -> Option<(Arc<Open>, u64)> {
+    pub(crate) fn get(&self, thread: &ThreadId) -> Option<(Arc<OpenTranscript>, u64)> {
         let open = lock(&self.open).get(thread).cloned()?;
         match open.file.length_at(&open.path) {
             Ok(Some(length)) => Some((open, length)),
@@ -55,7 +55,7 @@ impl Handles {
 
     /// Keeps a transcript open.
     pub(crate) fn keep(&self, thread: &ThreadId, path: &Path, file: Box<dyn DiskFile>) {
-        let kept = Arc::new(Open { file, path: path.to_owned() });
+        let kept = Arc::new(OpenTranscript { file, path: path.to_owned() });
         let mut open = lock(&self.open);
         open.insert(thread, kept);
         let closed = open.drop_oldest(self.most);

@@ -5,7 +5,6 @@
 
 use std::io::{BufRead, BufReader};
 
-use selvedge_log::document;
 use selvedge_log::recovery::Finding;
 use selvedge_log::{Head, Trust};
 use selvedge_model::ThreadId;
@@ -18,7 +17,6 @@ use selvedge_store::{Error, Result, Tombstone};
 
 use crate::anchor;
 use crate::db::Db;
-use crate::delete;
 use crate::open::{self, LocalStore};
 use crate::rows::{self, bad_row};
 use crate::schema::database;
@@ -116,11 +114,8 @@ pub(crate) fn tombstones(db: &Db, trust: &Trust, left_out: &mut Vec<String>) -> 
     let mut heads = Vec::with_capacity(found.len());
     for (thread, document) in found {
         let thread = ThreadId::new(thread).map_err(bad_row)?;
-        match document::verify_json(delete::KIND, thread.as_str(), document.as_bytes(), trust) {
-            Ok(verified) => {
-                let tombstone: Tombstone = serde_json::from_value(verified.value).map_err(bad_row)?;
-                heads.push(LogHead::new(thread, &tombstone.head));
-            }
+        match Tombstone::verify(&thread, document.as_bytes(), trust) {
+            Ok(tombstone) => heads.push(LogHead::new(thread, &tombstone.head)),
             Err(error) => left_out.push(format!("the tombstone of `{thread}` failed verification: {error}")),
         }
     }

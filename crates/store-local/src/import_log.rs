@@ -19,9 +19,10 @@ use crate::core::{Core, Durability, io_error, lock};
 use crate::db::Db;
 use crate::feed::FeedEnd;
 use crate::layout::check_folder;
-use crate::replay::{Gathered, Replay, ReplayTarget, Replayed, read_log};
+use crate::replay::{Replay, ReplayTarget, Replayed, read_log};
 use crate::{ledger, manifest, rows};
 use selvedge_store::archive::Accounts;
+use selvedge_store::derived::LogRecords;
 
 /// What a log must satisfy to be indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +167,7 @@ fn refuse_existing_thread(connection: &Db, thread: &ThreadId) -> Result<()> {
 /// Writes what a log contains that concerns more than its own thread: feed entries and postings. Postings that other logs confirm are known
 /// already; where some are missing, `reindex` computes the exact account once all its logs are present. `newest` is the newest feed
 /// position before the head of the thread was moved.
-pub(crate) fn write_gathered(connection: &Db, mut newest: FeedEnd, id: i64, mut gathered: Gathered) -> Result<()> {
+pub(crate) fn write_gathered(connection: &Db, mut newest: FeedEnd, id: i64, mut gathered: LogRecords) -> Result<()> {
     for replayed in &gathered.versions {
         newest.announce_moved(connection, id, replayed.version, &replayed.lines)?;
     }

@@ -6,7 +6,7 @@
 use rusqlite::{OptionalExtension, params};
 use selvedge_model::{Posted, Request, RequestId, RequestKind, Status, ThreadId, Timestamp};
 use selvedge_store::prepare::Prepared;
-use selvedge_store::seal::ConsumedRequests;
+use selvedge_store::seal::{ConsumedRequests, SealedRow};
 use selvedge_store::{Delivery, Error, PostedNotice, QueuedRequest, Result, inbox};
 
 use crate::anchor::{self, Bucket};
@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::db::Db;
 use crate::rows::{self, Row, bad_row, signed, unsigned};
 use crate::schema::database;
-use crate::sealed::{self, Indexed, Mark};
+use crate::sealed::{self, Mark};
 
 /// The highest number that a request can have; no store posts so many.
 const NUMBER_MAX: u64 = 1 << 53;
@@ -150,9 +150,7 @@ fn set_posted(db: &Db, row: &Row, posted: &[u64]) -> Result<()> {
     let before = newest_posted(db, row)?;
     let after = posted.iter().copied().max().unwrap_or(0);
     anchor::moved(db, Bucket::of_inbox(row.id), before, after)?;
-    let number = row.id.to_be_bytes();
-    let fields = fields_of_inbox(row.head.log_id.as_str(), &number, &text);
-    let mark = Indexed { table: "inboxes", fields: &fields }.mark(db);
+    let mark = sealed::mark(db, &sealed_inbox(row, &text));
     let sql = "INSERT INTO inboxes (thread, posted, mark) VALUES (?, ?, ?) \
                ON CONFLICT (thread) DO UPDATE SET posted = excluded.posted, mark = excluded.mark";
     rows::execute(db, sql, params![row.id, text, mark.bytes()])?;
@@ -173,16 +171,13 @@ fn posted_to(db: &Db, row: &Row) -> Result<Option<Vec<u64>>> {
     let mut statement = db.prepare_cached("SELECT posted, mark FROM inboxes WHERE thread = ?").map_err(database)?;
     let found = statement.query_row([row.id], |row| Ok((row.get::<_, String>(0)?, row.get(1)?))).optional();
     let Some((text, mark)) = found.map_err(database)? else { return Ok(None) };
-    let number = row.id.to_be_bytes();
-    let fields = fields_of_inbox(row.head.log_id.as_str(), &number, &text);
-    let what = || "the requests".to_owned();
-    Indexed { table: "inboxes", fields: &fields }.check_of(db, row, mark, what)?;
+    sealed::check_of(db, row, &sealed_inbox(row, &text), mark, || "the requests".to_owned())?;
     serde_json::from_str(&text).map(Some).map_err(bad_row)
 }
 
-/// The fields that the mark of an inbox covers.
-fn fields_of_inbox<'a>(log: &'a str, number: &'a [u8; 8], posted: &'a str) -> [&'a [u8]; 3] {
-    [log.as_bytes(), number, posted.as_bytes()]
+/// The row of an inbox, as its mark covers it.
+fn sealed_inbox<'a>(row: &'a Row, posted: &'a str) -> SealedRow<'a> {
+    SealedRow::Inbox { log: row.head.log_id.as_str(), thread: row.id, posted }
 }
 
 /// The number of the newest request that was posted to a thread; 0 if none ever was.
@@ -204,17 +199,16 @@ pub(crate) fn newest_of(db: &Db, bucket: u64) -> Result<Vec<u64>> {
     let mut newest = Vec::new();
     let mut before = None;
     while let Some(row) = found.next().map_err(database)? {
-        let (thread, posted): (i64, String) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
-        // They come from an index: what it leaves out makes the sum too small, and what it has too much is told here.
+        let thread: i64 = row.get(0).map_err(database)?;
+        let posted: String = row.get(1).map_err(database)?;
+        // They come from an index: what it leaves out makes the sum too small, and an entry that it has twice is found here.
         if Bucket::of_inbox(thread) != Bucket::Inboxes(bucket) || before.replace(thread) >= Some(thread) {
             return Err(bad_row("an index of inboxes was changed"));
         }
         let log: Option<String> = row.get(3).map_err(database)?;
         let log = log.unwrap_or_default();
-        let number = thread.to_be_bytes();
-        let fields = fields_of_inbox(&log, &number, &posted);
-        let mark = row.get(2).map_err(database)?;
-        Indexed { table: "inboxes", fields: &fields }.check(db, mark, || "a row of `inboxes`".to_owned())?;
+        let sealed = SealedRow::Inbox { log: &log, thread, posted: &posted };
+        sealed::check(db, &sealed, row.get(2).map_err(database)?, || "a row of `inboxes`".to_owned())?;
         newest.push(newest_in(&posted)?);
     }
     Ok(newest)
@@ -230,9 +224,8 @@ pub(crate) fn remove(db: &Db, thread: i64) -> Result<()> {
         .optional();
     if let Some((posted, mark, log)) = found.map_err(database)? {
         // What the sum of the anchor is reduced by must be what was added to it.
-        let number = thread.to_be_bytes();
-        let fields = fields_of_inbox(&log, &number, &posted);
-        Indexed { table: "inboxes", fields: &fields }.check(db, mark, || "a row of `inboxes`".to_owned())?;
+        let sealed = SealedRow::Inbox { log: &log, thread, posted: &posted };
+        sealed::check(db, &sealed, mark, || "a row of `inboxes`".to_owned())?;
         anchor::moved(db, Bucket::of_inbox(thread), newest_in(&posted)?, 0)?;
     }
     rows::execute(db, "DELETE FROM main.inboxes WHERE thread = ?", [thread])?;
@@ -288,10 +281,10 @@ pub(crate) fn remember(
     let sql = "INSERT INTO answers (chain_root, request_id, thread, version, mark) VALUES (?, ?, ?, ?, ?) \
                ON CONFLICT DO NOTHING";
     for request in ids {
-        let at = version.to_be_bytes();
-        let fields = [sealed::name(root), request.as_str().as_bytes(), sealed::name(thread), &at];
-        let mark = Indexed { table: "answers", fields: &fields }.mark(db);
-        rows::execute(db, sql, params![root.as_str(), request.as_str(), id, signed(version), mark.bytes()])?;
+        let version = signed(version);
+        let sealed = SealedRow::Answer { root, request: request.as_str(), thread: thread.as_str(), version };
+        let mark = sealed::mark(db, &sealed);
+        rows::execute(db, sql, params![root.as_str(), request.as_str(), id, version, mark.bytes()])?;
     }
     Ok(())
 }
@@ -308,11 +301,9 @@ pub(crate) fn answered(connection: &Db, root: &ThreadId, id: &RequestId) -> Resu
         .optional()
         .map_err(database)?;
     let Some((thread, version, mark)) = found else { return Ok(None) };
-    let at = version.to_be_bytes();
-    let version = unsigned(version);
-    let fields = [sealed::name(root), id.as_str().as_bytes(), thread.as_bytes(), &at];
-    Indexed { table: "answers", fields: &fields }.check(connection, mark, || format!("request `{id}`"))?;
-    Ok(Some((ThreadId::new(thread).map_err(bad_row)?, version)))
+    let sealed = SealedRow::Answer { root, request: id.as_str(), thread: &thread, version };
+    sealed::check(connection, &sealed, mark, || format!("request `{id}`"))?;
+    Ok(Some((ThreadId::new(thread).map_err(bad_row)?, unsigned(version))))
 }
 
 /// How many waiting requests keep the lease from being released.

@@ -35,7 +35,7 @@ pub(crate) fn stored(manifest: &Manifest) -> Result<(String, Digest)> {
 }
 
 /// What one changeset adds besides the head.
-pub(crate) struct Added<'a> {
+pub(crate) struct AddedRows<'a> {
     /// The log that it is added to.
     pub(crate) log: &'a LogId,
     pub(crate) messages: &'a [(MessageId, Digest)],
@@ -180,7 +180,7 @@ pub(crate) fn changed(after: &Manifest, before: &Manifest) -> bool {
 }
 
 /// Adds the content of a changeset besides the head; false if one of its messages exists already.
-pub(crate) fn add(connection: &Db, id: i64, added: &Added<'_>) -> Result<bool> {
+pub(crate) fn add(connection: &Db, id: i64, added: &AddedRows<'_>) -> Result<bool> {
     let mut all_new = true;
     for (message, digest) in added.messages {
         all_new &= rows::put_message(connection, id, added.log, message, digest)?;

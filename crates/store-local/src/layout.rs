@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use selvedge_model::{AgentId, Digest, DirectiveId, OwnerId, ThreadId};
+use selvedge_store::pages::PageId;
 use selvedge_store::{Error, Result};
 
 /// The paths of one store.
@@ -114,6 +115,11 @@ impl Layout {
         self.thread(thread).join("capabilities.md")
     }
 
+    /// Where the last part of a thread's page begins.
+    pub fn page_start(&self, thread: &ThreadId) -> PathBuf {
+        self.thread(thread).join("page.start")
+    }
+
     /// A thread's blobs.
     pub fn blobs(&self, thread: &ThreadId) -> PathBuf {
         self.thread(thread).join("blobs")
@@ -128,10 +134,19 @@ impl Layout {
 impl Layout {
     /// The file of an entry of knowledge, and the folders on the way to it, the outermost first.
     pub(crate) fn knowledge(&self, id: &DirectiveId) -> (Vec<PathBuf>, PathBuf) {
+        self.entry(id.as_str())
+    }
+
+    /// The same for a part of a thread's page.
+    pub(crate) fn page(&self, id: &PageId) -> (Vec<PathBuf>, PathBuf) {
+        self.entry(id.as_str())
+    }
+
+    fn entry(&self, id: &str) -> (Vec<PathBuf>, PathBuf) {
         let items = self.root.parent().and_then(Path::parent).unwrap_or(Path::new("."));
         let mut folder = items.join("knowledge");
         let mut folders = vec![folder.clone()];
-        let mut steps: Vec<&str> = id.as_str().split('/').collect();
+        let mut steps: Vec<&str> = id.split('/').collect();
         let name = steps.pop().unwrap_or_default();
         for step in steps {
             folder = folder.join(step);

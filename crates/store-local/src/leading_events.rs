@@ -9,11 +9,8 @@
 //! - a removed row is noticed: the head has their number.
 
 use rusqlite::params;
-use selvedge_log::Head;
-use selvedge_log::hash::{Binding, Seals};
-use selvedge_model::event::LineOrder;
-use selvedge_model::{Digest, Event};
-use selvedge_store::Result;
+use selvedge_model::Event;
+use selvedge_store::{Result, seal};
 
 use crate::db::Db;
 use crate::index;
@@ -34,19 +31,10 @@ pub(crate) struct LeadingEvents {
     pub(crate) missing: usize,
 }
 
-fn binding(head: &Head) -> Binding<'_> {
-    Binding { log_id: head.log_id.as_str(), segment: head.segment, version: head.version, offset: head.bytes }
-}
-
-/// The content that is marked, with a prefix that separates it from other marked content.
-fn content(event: &str) -> Vec<u8> {
-    [b"lead\0", event.as_bytes()].concat()
-}
-
 /// Adds an event that the next changeset of a thread must lead with; returns the new row of the thread.
 pub(crate) fn put(db: &Db, row: &Row, event: &Event) -> Result<Row> {
     let event = serde_json::to_string(event).map_err(bad_row)?;
-    let mark = db.seals().map_or(Mark::NONE, |seals| seals.mark(&binding(&row.head), &content(&event)).into());
+    let mark = db.seals().map_or(Mark::NONE, |seals| seal::lead(seals, &row.head, &event).into());
     let sql = "INSERT INTO leads (thread, event, mark) VALUES (?, ?, ?)";
     rows::execute(db, sql, params![row.id, event, mark.bytes()])?;
     index::set_leads(db, row, row.leads + 1)
@@ -62,9 +50,10 @@ pub(crate) fn read(db: &Db, row: &Row) -> Result<LeadingEvents> {
     let expected = row.leads;
     while let Some(row) = found.next().map_err(database)? {
         let text: String = row.get(1).map_err(database)?;
-        let mark: Vec<u8> = row.get(2).map_err(database)?;
+        let mark = Mark::read(row.get(2).map_err(database)?);
         leads.rows.push(row.get(0).map_err(database)?);
-        match db.seals().and_then(|seals| valid_event(seals, head, &text, mark)) {
+        let sealed = db.seals().zip(mark.digest());
+        match sealed.and_then(|(seals, mark)| seal::valid_lead(seals, head, &text, mark)) {
             Some(event) => leads.events.push(event),
             None => leads.unsealed += 1,
         }
@@ -88,14 +77,4 @@ pub(crate) fn rebind(db: &Db, from: &Row, to: &Row) -> Result<Row> {
         row = put(db, &row, event)?;
     }
     Ok(row)
-}
-
-/// The event of a row, if it is valid.
-fn valid_event(seals: &Seals, head: &Head, text: &str, mark: Vec<u8>) -> Option<Event> {
-    let mark = Digest(mark.try_into().ok()?);
-    if !seals.is_marked(&binding(head), &content(text), &mark) {
-        return None;
-    }
-    let event: Event = serde_json::from_str(text).ok()?;
-    (event.place() == LineOrder::Lead).then_some(event)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use selvedge_model::{OwnerId, ThreadId, Timestamp};
 use selvedge_store::lease::{LeaseAnswer, LeaseBackend};
+use selvedge_store::seal::SealedRow;
 use selvedge_store::{Acquire, Error, Lease, Result};
 
 use crate::core::{Core, Durability, io_error};
@@ -15,8 +16,10 @@ use crate::rows::{self, Row};
 use crate::sealed::unsealed;
 use crate::{inbox, index};
 
-/// The length of a heartbeat on disk: a time, padded with spaces, so that all have the same length.
-const BEAT_BYTES: usize = 40;
+/// The length of the time of a heartbeat on disk, padded with spaces.
+const BEAT_TIME_BYTES: usize = 40;
+/// The length of a heartbeat on disk: the time, its mark in hexadecimal digits, and a line feed, so that all have the same length.
+const BEAT_BYTES: usize = BEAT_TIME_BYTES + 64 + 1;
 
 /// Whether pending requests keep a lease from being released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,15 +102,27 @@ impl Core {
     /// nothing, and after a power failure the logs show how long runs continued, up to their last commit. The file is not opened: the system
     /// would report its close as the release of a lease.
     pub(crate) fn beat(&self, file: &dyn DiskFile, at: Timestamp) -> Result<()> {
-        let text = format!("{:<width$}\n", at.to_string(), width = BEAT_BYTES - 1);
+        let time = format!("{:<BEAT_TIME_BYTES$}", at.to_string());
+        let beat = SealedRow::Beat { owner: &self.owner, time: &time };
+        let mark = self.signing.as_ref().map(|signing| beat.mark(&signing.rows.seals).to_string());
+        let text = format!("{time}{:<64}\n", mark.unwrap_or_default());
         file.write_at(text.as_bytes(), 0).map_err(io_error("write", &self.layout.owner(&self.owner)))
     }
 
-    /// The last heartbeat of an owner; none if it can't be read.
+    /// The last heartbeat of an owner; none if it can't be read, or was not made with our key: what it adds to the time of a lost run is
+    /// signed, and counts towards limits.
     pub(crate) fn last_beat(&self, owner: &OwnerId) -> Result<Option<Timestamp>> {
         let bytes = disk::read(&*self.disk, &self.layout.owner(owner), BEAT_BYTES as u64);
         let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        Ok(text.and_then(|text| text.trim_end().parse().ok()))
+        let Some((time, mark)) = text.as_deref().and_then(|text| text.split_at_checked(BEAT_TIME_BYTES)) else {
+            return Ok(None);
+        };
+        let beat = SealedRow::Beat { owner, time };
+        let is_ours = self.signing.as_ref().is_none_or(|signing| {
+            let mark = mark.trim_end().parse();
+            mark.is_ok_and(|mark| beat.is_marked(&signing.rows.seals, &mark))
+        });
+        Ok(time.trim_end().parse().ok().filter(|_| is_ours))
     }
 
     pub(crate) fn release(&self, lease: &Lease, pending: PendingRequests) -> Result<()> {

@@ -152,7 +152,9 @@ impl LocalStore {
         let owner = OwnerId::of_process(std::process::id(), &ids.hex32()).map_err(rows::bad_row)?;
         if access == Access::ReadWrite {
             make_folders(&layout, &*disk)?;
-            if signer.is_some() && schema::is_unsealed(&schema::open(&layout.database(), schema::Use::Read)?)? {
+            if signer.is_some()
+                && schema::is_unsealed(&schema::open(&layout.database(), schema::ConnectionMode::Read)?)?
+            {
                 return Err(Error::Integrity {
                     what: "`registry.db`".to_owned(),
                     why: "a program without a key wrote it, so none of its rows is sealed".to_owned(),
@@ -189,6 +191,7 @@ impl LocalStore {
             watch: crate::watch::Watch::default(),
             accounts: Mutex::default(),
             anchor: AnchorCache::default(),
+            logged: Mutex::default(),
             problems: Problems::default(),
         };
         let mut store =
@@ -381,7 +384,7 @@ fn make_database(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let database = layout.database();
     match fs::symlink_metadata(&database) {
         Ok(found) if found.is_file() && found.len() > 0 => {
-            return schema::open(&database, schema::Use::Write).map(|_| ());
+            return schema::open(&database, schema::ConnectionMode::Write).map(|_| ());
         }
         Ok(_) => {}
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -136,7 +136,7 @@ impl Redo {
     }
 
     /// The redo of an outline, if its rows still are those that were read.
-    pub(crate) fn of(connection: &Connection, outline: &Outline) -> Result<Option<Self>> {
+    pub(crate) fn of(connection: &Connection, outline: &RedoOutline) -> Result<Option<Self>> {
         let sql = "SELECT bytes FROM redo WHERE id = ? AND thread = ? AND offset = ?";
         let mut statement = connection.prepare_cached(sql).map_err(database)?;
         let mut redo = Self { from: outline.from, rows: outline.rows.clone(), ..Self::default() };
@@ -158,14 +158,14 @@ impl Redo {
 #[derive(Debug, Default)]
 pub(crate) struct RedoRows {
     /// The redo of each thread.
-    pub(crate) threads: Vec<Outline>,
+    pub(crate) threads: Vec<RedoOutline>,
     /// RedoRows that are not needed any more.
     pub(crate) stale: Vec<RedoRow>,
 }
 
 /// The redo of one thread without its bytes.
 #[derive(Debug)]
-pub(crate) struct Outline {
+pub(crate) struct RedoOutline {
     /// The row id of the thread.
     pub(crate) id: i64,
     from: u64,
@@ -174,7 +174,7 @@ pub(crate) struct Outline {
     pub(crate) rows: Vec<RedoRow>,
 }
 
-impl Outline {
+impl RedoOutline {
     /// Where it ends.
     pub(crate) fn end(&self) -> u64 {
         self.from + self.bytes
@@ -188,17 +188,17 @@ impl RedoRows {
         let mut statement = connection.prepare_cached(sql).map_err(database)?;
         let mut found = statement.query([]).map_err(database)?;
         let mut all = Self::default();
-        let mut open: Option<Outline> = None;
+        let mut open: Option<RedoOutline> = None;
         while let Some(row) = found.next().map_err(database)? {
             let get = |column: usize| row.get::<_, i64>(column).map_err(database);
             let row = RedoRow { id: get(0)?, thread: get(1)?, offset: get(2)?, room: None };
             let length = unsigned(get(3)?);
-            let continues = |outline: &Outline| outline.id == row.thread && outline.end() == unsigned(row.offset);
+            let continues = |outline: &RedoOutline| outline.id == row.thread && outline.end() == unsigned(row.offset);
             let outline = match open.take() {
                 Some(outline) if continues(&outline) => open.insert(outline),
                 other => {
                     all.take(connection, other)?;
-                    open.insert(Outline { id: row.thread, from: unsigned(row.offset), bytes: 0, rows: Vec::new() })
+                    open.insert(RedoOutline { id: row.thread, from: unsigned(row.offset), bytes: 0, rows: Vec::new() })
                 }
             };
             outline.bytes += length;
@@ -209,7 +209,7 @@ impl RedoRows {
     }
 
     /// Adds consecutive rows: if they lead to the head of their thread they are its redo, else they are stale.
-    fn take(&mut self, connection: &Connection, outline: Option<Outline>) -> Result<()> {
+    fn take(&mut self, connection: &Connection, outline: Option<RedoOutline>) -> Result<()> {
         let Some(mut outline) = outline else { return Ok(()) };
         let mut statement = connection.prepare_cached("SELECT bytes FROM heads WHERE id = ?").map_err(database)?;
         let head: Option<i64> = statement.query_row([outline.id], |row| row.get(0)).optional().map_err(database)?;

@@ -106,12 +106,13 @@ impl Core {
         Ok(Page { items: self.summaries(found)?, next })
     }
 
+    /// The threads of a chain. A walk passes through deleted threads, by their signed tombstones; one that fails verification ends it.
     pub(crate) fn chain(&self, thread: &ThreadId) -> Result<Vec<Summary>> {
         let rows = self.read(|connection| {
             rows::existing(connection, thread)?;
             let manifest = |id: &ThreadId| match rows::find(connection, id)? {
                 Some(row) => Ok(Some(row.manifest)),
-                None => Ok(rows::tombstone(connection, id)?.map(|tombstone| tombstone.manifest)),
+                None => Ok(self.tombstone_in(connection, id).ok().flatten().map(|tombstone| tombstone.manifest)),
             };
             let ids = selvedge_store::chain::walk(thread, manifest)?;
             let found = ids.iter().filter_map(|id| rows::find(connection, id).transpose());

@@ -36,7 +36,7 @@ mod carry;
 mod old;
 mod tombstones;
 
-use old::Old;
+use old::OldDatabase;
 
 /// The options for rebuilding a database.
 pub struct Rebuild {
@@ -168,29 +168,29 @@ fn rebuild_locked(
         });
     }
     let mut result = Reindexed::default();
-    let mut old = Old::inspect(layout, disk, &rebuild.trust, &mut result)?;
+    let mut old = OldDatabase::inspect(layout, disk, &rebuild.trust, &mut result)?;
     let inspected = result.clone();
     let beside = layout.database().with_extension("db.new");
-    let mut build = |old: &Old, result: &mut Reindexed| -> Result<String> {
+    let mut build = |old: &OldDatabase, result: &mut Reindexed| -> Result<String> {
         remove_database(disk, &beside)?;
         disk.open(&beside, OpenMode::CreateNew).map_err(io_error("create", &beside))?;
         // Rows of a lost database may reappear: a new store id makes their seals invalid. The same holds for a database that another
         // program wrote to: only rows that are sealed again now are valid.
-        let is_kept = *old == Old::Readable && old.is_sealed(layout, rebuild, stores.former)?;
+        let is_kept = *old == OldDatabase::Readable && old.is_sealed(layout, rebuild, stores.former)?;
         let id = if is_kept { stores.id.to_owned() } else { SystemIds.hex32() };
         build::build(layout, rebuild, Stores { id: &id, ..stores }, old, &beside, result, progress)?;
         Ok(id)
     };
     let mut built = build(&old, &mut result);
-    if old == Old::Readable && built.as_ref().is_err_and(crate::rows::is_bad_row) {
+    if old == OldDatabase::Readable && built.as_ref().is_err_and(crate::rows::is_bad_row) {
         // A temporary read error looks like this too: only a database that fails twice is moved aside.
         result = inspected.clone();
         built = build(&old, &mut result);
     }
     let id = match built {
         // A row of the old database has a value that no program of ours writes. What it had committed is in the transcripts.
-        Err(error) if old == Old::Readable && crate::rows::is_bad_row(&error) => {
-            old = Old::Unreadable;
+        Err(error) if old == OldDatabase::Readable && crate::rows::is_bad_row(&error) => {
+            old = OldDatabase::Unreadable;
             result = inspected;
             result.notices.push(format!(
                 "the old database has rows that can't be read ({error}): requests that were not consumed must be sent again; it is moved aside"

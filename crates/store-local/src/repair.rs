@@ -353,6 +353,7 @@ impl Core {
             }
         }
         self.forget(thread);
+        self.forget_logged();
         // The log may have been written under a later epoch than the database has.
         let epoch = self.read(|connection| rows::existing(connection, thread))?.epoch;
         let part = Part::new(thread.clone(), Expect::Any, changeset).under(epoch);

@@ -1,56 +1,27 @@
-//! Reading a log into the database: each valid changeset becomes the rows that its commit wrote.
+//! Reading a log into the database: each valid changeset becomes the rows that its commit wrote ([`selvedge_store::derived`]).
 //!
-//! Only the fold of one thread is kept in memory, and what its log records that concerns more than the thread: postings, the versions of
-//! other threads, and the time of each version. The caller writes those.
+//! What the log records that concerns more than its thread is handed to the caller, who writes it.
 
 use std::io::{self, BufReader};
-use std::ops::Range;
 
-use selvedge_log::hash::{SealKey, sha256};
-use selvedge_log::scan::{Entry, Examined, Scanner, Signatures, examine};
+use selvedge_log::hash::SealKey;
+use selvedge_log::scan::{Examined, ScannedChangeset, Scanner, Signatures, examine};
 use selvedge_log::{Tail, Trust};
-use selvedge_model::account::Record;
-use selvedge_model::account::replay::DeletedPostings;
-use selvedge_model::event::BlobErased;
-use selvedge_model::fold::{FoldError, apply_to_state, empty_state};
-use selvedge_model::{Event, Manifest, Run, ThreadId, Timestamp};
-use selvedge_store::seal::{self, ConsumedRequests, PostedVersions};
-use selvedge_store::{Committed, Error, Result};
-use serde_json::Value;
+use selvedge_model::fold::FoldError;
+use selvedge_model::{Manifest, ThreadId};
+use selvedge_store::derived::{Derivation, Derived, DerivedChangeset, LogRecords};
+use selvedge_store::seal::{ConsumedRequests, PostedVersions};
+use selvedge_store::{Error, Result, saved_state};
 
 use crate::anchor;
 use crate::db::Db;
 use crate::disk::{Disk, OpenMode};
 use crate::inbox;
-use crate::index::{self, Added, RowUpdate};
+use crate::index::{self, AddedRows, RowUpdate};
 use crate::layout::Layout;
 use crate::overlay::Overlay;
 use crate::rows::{self, Row, bad_row};
-use crate::saved_state;
 use crate::sealed::Mark;
-
-/// What a log records that concerns more than its thread.
-#[derive(Debug, Default)]
-pub(crate) struct Gathered {
-    /// Postings, with the type of the event that records them.
-    pub(crate) postings: Vec<(&'static str, Record)>,
-    /// Postings that it records as lost.
-    pub(crate) lost: Vec<DeletedPostings>,
-    /// Other threads and their versions at the time.
-    pub(crate) memories: Vec<(ThreadId, u64)>,
-    /// Its versions, in order.
-    pub(crate) versions: Vec<ReplayedVersion>,
-}
-
-/// One version of a thread.
-#[derive(Clone, Debug)]
-pub(crate) struct ReplayedVersion {
-    pub(crate) version: u64,
-    /// Its time; times never go back within a thread.
-    pub(crate) at: Timestamp,
-    /// The numbers of its lines.
-    pub(crate) lines: Range<u64>,
-}
 
 /// The rows that a log is read into.
 #[derive(Clone, Copy, Debug)]
@@ -66,13 +37,8 @@ pub(crate) struct Replay<'a> {
     connection: &'a Db,
     thread: &'a ThreadId,
     id: Option<i64>,
-    known: Option<u64>,
-    manifest: Option<Manifest>,
-    state: Value,
-    state_changed: bool,
-    posted: PostedVersions,
     consumed: ConsumedRequests,
-    gathered: Gathered,
+    derivation: Derivation,
     failed: Option<Error>,
 }
 
@@ -80,7 +46,7 @@ pub(crate) struct Replay<'a> {
 pub(crate) struct Replayed {
     pub(crate) id: i64,
     pub(crate) manifest: Manifest,
-    pub(crate) gathered: Gathered,
+    pub(crate) gathered: LogRecords,
 }
 
 impl<'a> Replay<'a> {
@@ -89,19 +55,8 @@ impl<'a> Replay<'a> {
             ReplayTarget::New => (None, None),
             ReplayTarget::Existing(id, known) => (Some(id), known),
         };
-        Self {
-            connection,
-            thread,
-            id,
-            known,
-            manifest: None,
-            state: empty_state(),
-            state_changed: false,
-            posted: PostedVersions::new(),
-            consumed: ConsumedRequests::default(),
-            gathered: Gathered::default(),
-            failed: None,
-        }
+        let derivation = Derivation::new(thread, known);
+        Self { connection, thread, id, consumed: ConsumedRequests::default(), derivation, failed: None }
     }
 
     /// The same, for a thread that has consumed these requests.
@@ -110,118 +65,59 @@ impl<'a> Replay<'a> {
     }
 
     /// Adds one changeset; an error is returned by [`Replay::finish`].
-    pub(crate) fn entry(&mut self, entry: &Entry) {
+    pub(crate) fn entry(&mut self, entry: &ScannedChangeset) {
         if self.failed.is_none() {
             self.failed = self.take(entry).err();
         }
     }
 
-    fn take(&mut self, entry: &Entry) -> Result<()> {
-        let (Some(checkpoint), Some(last)) = (entry.checkpoint(), entry.lines.last()) else { return Ok(()) };
-        let at = last.timestamp;
-        for line in &entry.lines {
-            self.fold(&line.event, line.timestamp)?;
-            seal::note_postings(&mut self.posted, std::slice::from_ref(&line.event));
-        }
-        let Some(manifest) = &mut self.manifest else { return Ok(()) };
-        manifest.updated_at = at;
-        if self.known.is_some_and(|known| entry.head.version <= known) {
-            return Ok(());
-        }
+    fn take(&mut self, entry: &ScannedChangeset) -> Result<()> {
+        let Some(made) = self.derivation.take(entry)? else { return Ok(()) };
+        let Some(manifest) = self.derivation.manifest() else { return Ok(()) };
         let id = match self.id {
             Some(id) => id,
-            None => {
-                let (text, digest) = index::stored(manifest)?;
-                let row = Row {
-                    id: 0,
-                    manifest: manifest.clone(),
-                    stored: digest,
-                    head: entry.head.clone(),
-                    sealed: Vec::new(),
-                    epoch: entry.head.epoch,
-                    owner: None,
-                    posted: PostedVersions::new(),
-                    consumed: self.consumed.clone(),
-                    leads: 0,
-                    anchor: anchor::epoch(self.connection)?,
-                    mark: Mark::NONE,
-                };
-                let now =
-                    RowUpdate { row: &row, manifest: Some(&text), manifest_shown: true, counts: None, redo: None };
-                let exists = || Error::Exists(self.thread.clone());
-                index::insert_thread(self.connection, &now, self.connection.seals())?.ok_or_else(exists)?.id
-            }
+            None => self.insert(manifest, &made)?,
         };
-        self.id = Some(id);
-        self.add(id, entry, at)?;
-        if let (Some(key), Some(request)) = (&checkpoint.key, &checkpoint.request) {
-            let mut versions = checkpoint.with.clone();
-            versions.push((self.thread.clone(), checkpoint.version));
-            versions.sort();
-            // The other logs of this batch have the same key; the first one inserts it.
-            rows::put_key(self.connection, key, request, &Committed { versions, ..Committed::default() })?;
-        }
-        self.gathered.memories.extend(checkpoint.with.iter().cloned());
-        let at = self.gathered.versions.last().map_or(at, |latest| at.max(latest.at));
-        let end = entry.head.lines;
-        let lines = end.saturating_sub(entry.lines.len() as u64)..end;
-        self.gathered.versions.push(ReplayedVersion { version: entry.head.version, at, lines });
-        Ok(())
-    }
-
-    fn fold(&mut self, event: &Event, at: Timestamp) -> Result<()> {
-        let refuse = |source: FoldError| Error::Fold { thread: self.thread.clone(), source };
-        match (event, &mut self.manifest) {
-            (Event::ThreadCreated(created), None) => {
-                self.manifest = Some(Manifest::born(self.thread, created, at));
-                let predecessor = created.thread.continuation_of.as_ref();
-                self.gathered
-                    .memories
-                    .extend(predecessor.map(|predecessor| (predecessor.thread_id.clone(), predecessor.version)));
-            }
-            (_, Some(manifest)) => manifest.apply(event, at).map_err(|error| refuse(error.into()))?,
-            (_, None) => return Err(refuse(FoldError::NotBorn)),
-        }
-        if matches!(event, Event::Snapshot(_) | Event::Patch(_)) {
-            apply_to_state(&mut self.state, event).map_err(|error| refuse(error.into()))?;
-            self.state_changed = true;
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, id: i64, entry: &Entry, at: Timestamp) -> Result<()> {
-        let mut messages = Vec::new();
-        let mut runs = Vec::new();
-        let mut erased: Vec<BlobErased> = Vec::new();
-        let mut answered = Vec::new();
-        for line in &entry.lines {
-            match &line.event {
-                Event::Message(message) => {
-                    messages.extend(message.id.clone().map(|id| (id, sha256(&message.content_bytes()))));
-                }
-                Event::RunStarted(run) | Event::RunFinished(run) => {
-                    let known =
-                        rows::run(self.connection, &rows::existing(self.connection, self.thread)?, &run.run_id)?;
-                    runs.push(Run::upsert(known, self.thread, run, line.timestamp));
-                }
-                Event::BlobErased(one) => erased.push(one.clone()),
-                Event::RequestAnswered(one) => answered.push(one.request_id.clone()),
-                Event::Recovery(found) => self.gathered.lost.extend(found.postings.iter().cloned()),
-                other => self.gathered.postings.extend(posting(other)),
-            }
-        }
-        let touched_run = entry.checkpoint().and_then(|checkpoint| checkpoint.run_id.as_ref());
-        let log = &entry.head.log_id;
-        let added = Added { log, messages: &messages, runs: &runs, erased: &erased, touched_run, at };
+        let added = AddedRows {
+            log: &made.head.log_id,
+            messages: &made.messages,
+            runs: &made.runs,
+            erased: &made.erased,
+            touched_run: made.touched_run.as_ref(),
+            at: made.at,
+        };
         // An imported log may have a message twice.
         index::add(self.connection, id, &added)?;
-        match &self.manifest {
-            Some(manifest) => {
-                let root = &manifest.chain_root_id;
-                inbox::remember(self.connection, id, (self.thread, root), &answered, entry.head.version)
-            }
-            None => Ok(()),
+        let chain = (self.thread, &manifest.chain_root_id);
+        inbox::remember(self.connection, id, chain, &made.answered, made.head.version)?;
+        if let Some((key, request, answer)) = &made.key {
+            // The other logs of this batch have the same key; the first one inserts it.
+            rows::put_key(self.connection, key, request, answer)?;
         }
+        self.id = Some(id);
+        Ok(())
+    }
+
+    /// Inserts the thread, at its first version.
+    fn insert(&self, manifest: &Manifest, made: &DerivedChangeset) -> Result<i64> {
+        let (text, digest) = index::stored(manifest)?;
+        let row = Row {
+            id: 0,
+            manifest: manifest.clone(),
+            stored: digest,
+            head: made.head.clone(),
+            sealed: Vec::new(),
+            epoch: made.head.epoch,
+            owner: None,
+            posted: PostedVersions::new(),
+            consumed: self.consumed.clone(),
+            leads: 0,
+            anchor: anchor::epoch(self.connection)?,
+            mark: Mark::NONE,
+        };
+        let now = RowUpdate { row: &row, manifest: Some(&text), manifest_shown: true, counts: None, redo: None };
+        let exists = || Error::Exists(self.thread.clone());
+        Ok(index::insert_thread(self.connection, &now, self.connection.seals())?.ok_or_else(exists)?.id)
     }
 
     /// Moves the head of the thread to the end of its log. `epoch` is the lowest epoch that the lease may have.
@@ -229,7 +125,8 @@ impl<'a> Replay<'a> {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        let (Some(id), Some(manifest), Some(head)) = (self.id, self.manifest, &tail.head) else {
+        let Derived { manifest, state, posted, gathered } = self.derivation.finish()?;
+        let (Some(id), Some(head)) = (self.id, &tail.head) else {
             return Err(Error::Fold { thread: self.thread.clone(), source: FoldError::NotBorn });
         };
         let seen = rows::existing(self.connection, self.thread)?;
@@ -244,7 +141,7 @@ impl<'a> Replay<'a> {
             sealed,
             epoch: epoch.max(head.epoch),
             owner: seen.owner.clone(),
-            posted: self.posted,
+            posted,
             consumed: seen.consumed.clone(),
             leads: seen.leads,
             anchor: anchor::epoch(self.connection)?.max(seen.anchor),
@@ -257,17 +154,12 @@ impl<'a> Replay<'a> {
             return Err(bad_row("a head changed during the transaction"));
         }
         // Without a key it would not be valid.
-        if let Some(key) = key.filter(|_| self.state_changed) {
-            let text = saved_state::seal(key, head, tail, &self.state)?;
+        if let (Some(key), Some(state)) = (key, &state) {
+            let text = saved_state::seal(key, head, tail, state)?;
             rows::save_state(self.connection, id, head, &text)?;
         }
-        Ok(Replayed { id, manifest, gathered: self.gathered })
+        Ok(Replayed { id, manifest, gathered })
     }
-}
-
-/// The record of a posting, with the type of its event.
-fn posting(event: &Event) -> Option<(&'static str, Record)> {
-    event.posting().map(|(name, record)| (name, record.clone()))
 }
 
 /// Reads a transcript, every hash and every signature of it, and passes each valid changeset to `each`. A missing file is treated as empty.
@@ -277,7 +169,7 @@ pub(crate) fn read_log(
     thread: &ThreadId,
     trust: &Trust,
     watched: Option<u64>,
-    mut each: impl FnMut(&Entry),
+    mut each: impl FnMut(&ScannedChangeset),
 ) -> io::Result<Examined> {
     let file = match disk.open(&layout.transcript(thread), OpenMode::Read) {
         Ok(file) => Some(file),

@@ -33,7 +33,7 @@ use crate::layout::{Layout, check_folder};
 use crate::open::{self, Access, LocalStore, Options};
 use crate::reindex::Rebuild;
 use crate::rows;
-use crate::schema::{self, Use, database};
+use crate::schema::{self, ConnectionMode, database};
 use crate::system::{SystemClock, SystemIds};
 
 /// The maximum length of a `backup.json`.
@@ -224,7 +224,7 @@ fn refuse_store(layout: &Layout) -> Result<()> {
     if check_folder(root)? && fs::read_dir(root).map_err(io_error("read", root))?.next().is_some() {
         return Err(Error::Unusable {
             what: format!("`{}`", root.display()),
-            why: "it has threads already, and a backup never overwrites them".to_owned(),
+            why: "it has threads already, and `restore` never overwrites any".to_owned(),
             hint: Some("restore into another folder with `-C`, or move this one away first".to_owned()),
         });
     }
@@ -350,7 +350,7 @@ pub(crate) fn left_out(layout: &Layout, disk: &dyn Disk) -> Vec<FailedCheck> {
 
 /// Makes the database match the restored threads. False if it has other heads.
 fn settle_database(path: &Path, sound: &BTreeMap<ThreadId, VerifiedThread>) -> Result<bool> {
-    let connection = Db::open(path, Use::Write, None)?;
+    let connection = Db::open(path, ConnectionMode::Write, None)?;
     // A copied database is not in the journal mode that a store needs; the file keeps the mode from here on.
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
     let work = connection.unchecked_transaction().map_err(database)?;

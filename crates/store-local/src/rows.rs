@@ -6,13 +6,14 @@ use selvedge_log::hash::sha256;
 use selvedge_model::account::{Account, AccountId, AccountStatus, Reservation};
 use selvedge_model::id::ReservationId;
 use selvedge_model::{CommitKey, Digest, LogId, Manifest, MessageId, Money, OwnerId, Run, RunId, ThreadId, Timestamp};
-use selvedge_store::seal::{self, ConsumedRequests, PostedVersions};
+use selvedge_store::saved_state::SavedState;
+use selvedge_store::seal::{self, ConsumedRequests, PostedVersions, SealedRow};
 use selvedge_store::{Committed, Error, Result, Tombstone};
 
 use crate::anchor;
 use crate::db::Db;
 use crate::schema::database;
-use crate::sealed::{self, Indexed, Mark, unsealed};
+use crate::sealed::{self, Mark, unsealed};
 
 /// A thread in the database.
 #[derive(Clone, Debug)]
@@ -35,21 +36,12 @@ pub(crate) struct Row {
     pub(crate) mark: Mark,
 }
 
-/// The folded state that was saved last.
-#[derive(Debug)]
-pub(crate) struct SavedState {
-    pub(crate) version: u64,
-    pub(crate) bytes: u64,
-    /// As [`crate::saved_state`] wrote it.
-    pub(crate) text: String,
-}
-
 /// The database contains something that Selvedge never writes.
 pub(crate) fn bad_row(what: impl std::fmt::Display) -> Error {
     Error::Integrity { what: BAD_ROW.to_owned(), why: what.to_string(), hint: Some(crate::schema::REBUILD.to_owned()) }
 }
 
-/// What is said of such a database.
+/// The message about such a database.
 const BAD_ROW: &str = "`registry.db` is damaged";
 
 /// Whether an error is that of [`bad_row`].
@@ -253,8 +245,8 @@ pub(crate) fn message(db: &Db, row: &Row, message: &MessageId) -> Result<Option<
     let found = statement.query_row(params![row.id, message.as_str()], |row| Ok((row.get(0)?, row.get(1)?)));
     let Some((found, mark)) = found.optional().map_err(database)? else { return Ok(None) };
     let found = digest(found)?;
-    let indexed = [sealed::log(&row.head.log_id), message.as_str().as_bytes(), &found.0];
-    indexed_message(&indexed).check_of(db, row, mark, || format!("message `{message}`"))?;
+    let sealed = SealedRow::Message { log: &row.head.log_id, id: message.as_str(), digest: &found.0 };
+    sealed::check_of(db, row, &sealed, mark, || format!("message `{message}`"))?;
     Ok(Some(found))
 }
 
@@ -266,23 +258,17 @@ pub(crate) fn check_messages(db: &Db, row: &Row) -> Result<()> {
     while let Some(one) = found.next().map_err(database)? {
         let id: String = one.get(0).map_err(database)?;
         let digest: Vec<u8> = one.get(1).map_err(database)?;
-        let fields: [&[u8]; 3] = [sealed::log(&row.head.log_id), id.as_bytes(), &digest];
-        let mark = one.get(2).map_err(database)?;
-        indexed_message(&fields).check_of(db, row, mark, || format!("message `{id}`"))?;
+        let sealed = SealedRow::Message { log: &row.head.log_id, id: &id, digest: &digest };
+        sealed::check_of(db, row, &sealed, one.get(2).map_err(database)?, || format!("message `{id}`"))?;
     }
     Ok(())
-}
-
-fn indexed_message<'a>(fields: &'a [&'a [u8]; 3]) -> Indexed<'a> {
-    Indexed { table: "messages", fields }
 }
 
 /// Inserts a message of a log; false if it exists already.
 pub(crate) fn put_message(db: &Db, thread: i64, log: &LogId, message: &MessageId, digest: &Digest) -> Result<bool> {
     // Each id is stored once; an imported log may have one twice, and the first is used, as in the fold.
     let sql = "INSERT INTO messages (thread, message_id, digest, mark) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
-    let fields = [sealed::log(log), message.as_str().as_bytes(), &digest.0];
-    let mark = indexed_message(&fields).mark(db);
+    let mark = sealed::mark(db, &SealedRow::Message { log, id: message.as_str(), digest: &digest.0 });
     Ok(execute(db, sql, params![thread, message.as_str(), &digest.0[..], mark.bytes()])? == 1)
 }
 
@@ -323,9 +309,9 @@ fn raw_run(row: &SqlRow<'_>) -> rusqlite::Result<RawRun> {
 }
 
 fn read_run(db: &Db, row: &Row, (run_id, parent, meta, [created_at, updated_at], mark): RawRun) -> Result<Run> {
-    let created = created_at.to_be_bytes();
-    let fields = run_fields(&row.head.log_id, &run_id, parent.as_deref(), &meta, &created);
-    Indexed { table: "runs", fields: &fields }.check_of(db, row, mark, || format!("run `{run_id}`"))?;
+    let log = &row.head.log_id;
+    let sealed = SealedRow::Run { log, id: &run_id, parent: parent.as_deref(), meta: &meta, created_at };
+    sealed::check_of(db, row, &sealed, mark, || format!("run `{run_id}`"))?;
     Ok(Run {
         run_id: text(&run_id)?,
         thread_id: row.manifest.thread_id.clone(),
@@ -334,17 +320,6 @@ fn read_run(db: &Db, row: &Row, (run_id, parent, meta, [created_at, updated_at],
         created_at: Timestamp::from_micros(created_at),
         updated_at: Timestamp::from_micros(updated_at),
     })
-}
-
-/// The fields that the mark of a run covers; the time of its last commit is a hint.
-fn run_fields<'a>(
-    log: &'a LogId,
-    run: &'a str,
-    parent: Option<&'a str>,
-    meta: &'a str,
-    created: &'a [u8; 8],
-) -> [&'a [u8]; 5] {
-    [sealed::log(log), run.as_bytes(), parent.unwrap_or_default().as_bytes(), meta.as_bytes(), created]
 }
 
 const RUN_COLUMNS: &str = "SELECT run_id, parent_run_id, meta, created_at, updated_at, mark FROM runs";
@@ -372,9 +347,9 @@ pub(crate) fn put_run(db: &Db, id: i64, log: &LogId, run: &Run) -> Result<()> {
     let meta = to_json(&run.meta)?;
     let created = run.created_at.as_micros();
     let updated = run.updated_at.as_micros();
-    let created_bytes = created.to_be_bytes();
-    let fields = run_fields(log, run.run_id.as_str(), parent, &meta, &created_bytes);
-    let mark = Indexed { table: "runs", fields: &fields }.mark(db);
+    // The time of its last commit is a hint.
+    let sealed = SealedRow::Run { log, id: run.run_id.as_str(), parent, meta: &meta, created_at: created };
+    let mark = sealed::mark(db, &sealed);
     execute(db, sql, params![id, run.run_id.as_str(), parent, meta, created, updated, mark.bytes()])?;
     Ok(())
 }
@@ -386,8 +361,8 @@ pub(crate) fn key(db: &Db, key: &CommitKey) -> Result<Option<(Digest, Committed)
         .optional()
         .map_err(database)?;
     let Some((request, answer, mark)) = found else { return Ok(None) };
-    let fields = [key.as_str().as_bytes(), &request, answer.as_bytes()];
-    Indexed { table: "keys", fields: &fields }.check(db, mark, || format!("commit key `{key}`"))?;
+    let sealed = SealedRow::Key { key: key.as_str(), request: &request, answer: &answer };
+    sealed::check(db, &sealed, mark, || format!("commit key `{key}`"))?;
     Ok(Some((digest(request)?, json(&answer)?)))
 }
 
@@ -395,8 +370,7 @@ pub(crate) fn key(db: &Db, key: &CommitKey) -> Result<Option<(Digest, Committed)
 pub(crate) fn put_key(db: &Db, key: &CommitKey, request: &Digest, answer: &Committed) -> Result<bool> {
     let sql = "INSERT INTO keys (key, request, answer, mark) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
     let answer = to_json(answer)?;
-    let fields = [key.as_str().as_bytes(), &request.0[..], answer.as_bytes()];
-    let mark = Indexed { table: "keys", fields: &fields }.mark(db);
+    let mark = sealed::mark(db, &SealedRow::Key { key: key.as_str(), request: &request.0, answer: &answer });
     Ok(execute(db, sql, params![key.as_str(), &request.0[..], answer, mark.bytes()])? == 1)
 }
 
@@ -442,6 +416,14 @@ pub(crate) fn accounts(db: &Db, condition: &str, value: &str) -> Result<Vec<Acco
         Ok(account)
     };
     accounts_any(db, condition, value)?.into_iter().map(checked).collect()
+}
+
+/// Refuses reservations of an account that does not exist: the seal of a new account would cover them.
+pub(crate) fn refuse_stray_reservations(db: &Db, account: &AccountId) -> Result<()> {
+    if exists(db, "SELECT 1 FROM reservations WHERE account = ?", [account.as_str()])? {
+        return Err(unsealed(db, format!("a reservation of the account of `{account}`, which does not exist,")));
+    }
+    Ok(())
 }
 
 /// Whether an account passes its seal. Without a key nothing can be checked.
@@ -593,7 +575,7 @@ mod tests {
         let path = folder.path().join("registry.db");
         std::fs::File::create(&path).unwrap();
         crate::schema::create(&path).unwrap();
-        let connection = Db::open(&path, crate::schema::Use::Read, None).unwrap();
+        let connection = Db::open(&path, crate::schema::ConnectionMode::Read, None).unwrap();
         for name in ["a", "b", "a", "c"] {
             let thread = ThreadId::new(name).unwrap();
             assert!(find(&connection, &thread).unwrap().is_none());

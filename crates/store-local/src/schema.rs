@@ -211,7 +211,7 @@ pub(crate) const SCRIPTS: [&str; 2] = [TABLES, INBOX];
 
 /// Whether a connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum ConnectionMode {
     Write,
     Read,
 }
@@ -222,7 +222,7 @@ const PAGE: u32 = 2_048;
 
 /// Creates the tables of a new database; the file must exist and be empty.
 pub(crate) fn create(path: &Path) -> Result<()> {
-    let connection = raw(path, Use::Write)?;
+    let connection = raw(path, ConnectionMode::Write)?;
     connection.pragma_update(None, "page_size", PAGE).map_err(database)?;
     connection.pragma_update(None, "journal_mode", "wal").map_err(database)?;
     let script = format!("BEGIN IMMEDIATE; {TABLES} {INBOX} PRAGMA user_version = {FORMAT}; COMMIT;");
@@ -231,14 +231,14 @@ pub(crate) fn create(path: &Path) -> Result<()> {
 
 /// Opens an existing database, and checks that it is one of ours, of the current format, with exactly the schema that this program
 /// creates.
-pub(crate) fn open(path: &Path, usage: Use) -> Result<Connection> {
+pub(crate) fn open(path: &Path, usage: ConnectionMode) -> Result<Connection> {
     let connection = open_misshapen(path, usage)?;
     SchemaDifferences::of(&connection)?.refuse()?;
     Ok(connection)
 }
 
 /// The same, without comparing the schema.
-pub(crate) fn open_misshapen(path: &Path, usage: Use) -> Result<Connection> {
+pub(crate) fn open_misshapen(path: &Path, usage: ConnectionMode) -> Result<Connection> {
     match open_any(path, usage)? {
         (connection, FORMAT) => Ok(connection),
         (_, found) => Err(Error::Outdated { found, current: FORMAT }),
@@ -246,7 +246,7 @@ pub(crate) fn open_misshapen(path: &Path, usage: Use) -> Result<Connection> {
 }
 
 /// Opens an existing database of this format or of an older one whose redo can be read; returns its format.
-pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
+pub(crate) fn open_any(path: &Path, usage: ConnectionMode) -> Result<(Connection, i64)> {
     if rusqlite::version_number() < SQLITE_AT_LEAST {
         return Err(unusable("the SQLite library", format!("version {} is too old", rusqlite::version()), None));
     }
@@ -254,12 +254,12 @@ pub(crate) fn open_any(path: &Path, usage: Use) -> Result<(Connection, i64)> {
     let (connection, found) = match version(&connection) {
         // In a folder that can't be written, SQLite can't create the index of its write-ahead log; a database without such a log can be
         // read without one.
-        Err(Error::Io { .. }) if usage == Use::Read && is_folded(path) && !may_write_beside(path) => {
+        Err(Error::Io { .. }) if usage == ConnectionMode::Read && is_folded(path) && !may_write_beside(path) => {
             let connection = open_immutable(path)?;
             let found = version(&connection)?;
             (connection, found)
         }
-        Err(_) if usage == Use::Read && !may_write_beside(path) => {
+        Err(_) if usage == ConnectionMode::Read && !may_write_beside(path) => {
             return Err(unusable(
                 &format!("`{}`", path.display()),
                 "its folder can't be written, and its write-ahead log is not moved into it yet".to_owned(),
@@ -354,15 +354,15 @@ pub(crate) fn configure(connection: Connection) -> Result<Connection> {
     Ok(connection)
 }
 
-fn raw(path: &Path, usage: Use) -> Result<Connection> {
+fn raw(path: &Path, usage: ConnectionMode) -> Result<Connection> {
     let access = match usage {
-        Use::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
-        Use::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        ConnectionMode::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
+        ConnectionMode::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
     };
     // Each connection has one user at a time, so SQLite's own mutex is not needed.
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let connection = configure(Connection::open_with_flags(path, flags).map_err(database)?)?;
-    if usage == Use::Write {
+    if usage == ConnectionMode::Write {
         // If SQLite can't open the database for writing, it opens it for reading and keeps that mode.
         if connection.is_readonly("main").map_err(database)? {
             let why = std::io::Error::new(std::io::ErrorKind::PermissionDenied, "it can't be opened for writing");

@@ -78,7 +78,8 @@ impl SchemaDifferences {
         let mut statement = connection.prepare(NUMBERS).map_err(database)?;
         let mut rows = statement.query([]).map_err(database)?;
         while let Some(row) = rows.next().map_err(database)? {
-            let (table, number): (String, Option<i64>) = (row.get(0).map_err(database)?, row.get(1).map_err(database)?);
+            let table: String = row.get(0).map_err(database)?;
+            let number: Option<i64> = row.get(1).map_err(database)?;
             if number.is_some_and(|number| number > COUNTER_MAX) {
                 self.counters.push(format!("the counter of table `{table}`"));
             }
@@ -166,7 +167,7 @@ fn space(text: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{self, Use};
+    use crate::schema::{self, ConnectionMode};
 
     fn made() -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
@@ -179,7 +180,7 @@ mod tests {
     #[test]
     fn a_new_database_has_just_what_is_expected() {
         let (_folder, path) = made();
-        schema::open(&path, Use::Write).unwrap();
+        schema::open(&path, ConnectionMode::Write).unwrap();
         let found = SchemaDifferences::of(&Connection::open(&path).unwrap()).unwrap();
         assert_eq!(found.why(), None);
     }
@@ -217,7 +218,7 @@ mod tests {
         ] {
             let (_folder, path) = made();
             Connection::open(&path).unwrap().execute_batch(&change).unwrap();
-            let error = schema::open(&path, Use::Read).map(drop).expect_err(&change).to_string();
+            let error = schema::open(&path, ConnectionMode::Read).map(drop).expect_err(&change).to_string();
             assert!(error.contains(said), "{change}: {error}");
             assert!(!error.contains("`heads`"), "{change}: {error}");
         }

@@ -11,8 +11,9 @@
 //! replaced together with those rows are detected by the anchor ([`crate::anchor`]).
 
 use selvedge_log::hash::Seals;
-use selvedge_model::{Digest, LogId, ThreadId};
-use selvedge_store::{Error, Result, seal};
+use selvedge_model::Digest;
+use selvedge_store::seal::{self, SealedRow};
+use selvedge_store::{Error, Result};
 
 use crate::db::Db;
 use crate::rows::Row;
@@ -190,36 +191,34 @@ pub(crate) fn unsealed(db: &Db, what: String) -> Error {
     Error::Unsealed { what, ours: db.sealer().map_or(Digest([0; 32]), |sealer| sealer.key) }
 }
 
-/// A row of an index, which is derived from a log.
-pub(crate) struct Indexed<'a> {
-    pub(crate) table: &'static str,
-    pub(crate) fields: &'a [&'a [u8]],
+/// The mark of a row.
+pub(crate) fn mark(db: &Db, row: &SealedRow<'_>) -> Mark {
+    db.seals().map_or(Mark::NONE, |seals| row.mark(seals).into())
 }
 
-impl Indexed<'_> {
-    /// The mark of the row.
-    pub(crate) fn mark(&self, db: &Db) -> Mark {
-        db.seals().map_or(Mark::NONE, |seals| seal::row(seals, self.table, self.fields).into())
-    }
+/// Whether this is the mark of a row. Without a key nothing can be checked.
+pub(crate) fn is_marked(db: &Db, row: &SealedRow<'_>, mark: Vec<u8>) -> bool {
+    let Some(seals) = db.seals() else { return true };
+    Mark::read(mark).digest().is_some_and(|mark| row.is_marked(seals, mark))
+}
 
-    /// Whether this is the row's mark. Without a key nothing can be checked.
-    pub(crate) fn is_marked(&self, db: &Db, mark: Vec<u8>) -> bool {
-        let Some(seals) = db.seals() else { return true };
-        Mark::read(mark).digest().is_some_and(|mark| seal::is_row(seals, self.table, self.fields, mark))
+/// Refuses a row that fails its seal; `what` names the content of the row.
+pub(crate) fn check(db: &Db, row: &SealedRow<'_>, mark: Vec<u8>, what: impl FnOnce() -> String) -> Result<()> {
+    if !is_marked(db, row, mark) {
+        return Err(unsealed(db, what()));
     }
+    Ok(())
+}
 
-    /// Refuses a row that fails its seal; `what` names the content of the row.
-    pub(crate) fn check(&self, db: &Db, mark: Vec<u8>, what: impl FnOnce() -> String) -> Result<()> {
-        if !self.is_marked(db, mark) {
-            return Err(unsealed(db, what()));
-        }
-        Ok(())
-    }
-
-    /// The same for a row of a thread.
-    pub(crate) fn check_of(&self, db: &Db, row: &Row, mark: Vec<u8>, what: impl FnOnce() -> String) -> Result<()> {
-        self.check(db, mark, || format!("{} of thread `{}`", what(), row.manifest.thread_id))
-    }
+/// The same for a row of a thread.
+pub(crate) fn check_of(
+    db: &Db,
+    thread: &Row,
+    row: &SealedRow<'_>,
+    mark: Vec<u8>,
+    what: impl FnOnce() -> String,
+) -> Result<()> {
+    check(db, row, mark, || format!("{} of thread `{}`", what(), thread.manifest.thread_id))
 }
 
 impl Row {
@@ -273,16 +272,6 @@ impl Row {
     }
 }
 
-/// What the seals of a thread's rows are bound to.
-pub(crate) fn log(id: &LogId) -> &[u8] {
-    id.as_str().as_bytes()
-}
-
-/// What the seals of a chain's rows are bound to.
-pub(crate) fn name(thread: &ThreadId) -> &[u8] {
-    thread.as_str().as_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -326,7 +315,7 @@ mod tests {
         let path = folder.path().join("registry.db");
         std::fs::File::create(&path).unwrap();
         crate::schema::create(&path).unwrap();
-        let db = Db::open(&path, crate::schema::Use::Read, None).unwrap();
+        let db = Db::open(&path, crate::schema::ConnectionMode::Read, None).unwrap();
         let sql = "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_xinfo(m.name) AS c \
                    WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' AND c.hidden = 0";
         let mut statement = db.prepare(sql).unwrap();

@@ -8,6 +8,7 @@
 //!   A thread is only indexed while the index is locked for writing and the registry has it, so none comes back.
 //! - An index that is damaged, of another format or of another store is removed and built anew.
 //!
+//!
 //! `search.db.lock` serializes the processes that write; readers never wait for them.
 
 use std::collections::{HashMap, HashSet};
@@ -35,11 +36,13 @@ use crate::open::{self, LocalStore};
 use crate::rows::{self, Row, bad_row, signed, unsigned};
 use crate::schema;
 
+mod vectors;
+
 #[cfg(test)]
 mod tests;
 
 /// The format of the index that is written.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 
 /// How many commits one transaction indexes.
 const COMMITS_AT_ONCE: usize = 1000;
@@ -80,13 +83,14 @@ CREATE TABLE documents (
 ) STRICT;
 CREATE INDEX documents_blob ON documents (thread, blob);
 CREATE TABLE vectors (document INTEGER PRIMARY KEY, vector BLOB NOT NULL) STRICT;
+CREATE TABLE unembedded (document INTEGER PRIMARY KEY) STRICT; -- those without a vector
 CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'unicode61 remove_diacritics 2', prefix = '2 3');
 CREATE VIRTUAL TABLE trigrams USING fts5 (text, content = '', tokenize = 'trigram');
 INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
 INSERT INTO trigrams (trigrams, rank) VALUES ('secure-delete', 1);
 ";
 
-/// What is said about an index that must be built anew.
+/// The hint for an index that must be built anew.
 const DAMAGED: &str = "`search.db` is damaged";
 
 /// Maps an error of the index to a store error.
@@ -185,6 +189,7 @@ fn add(connection: &Connection, thread: i64, place: &TextLocation<'_>, text: &st
         ];
         execute(connection, sql, values)?;
         let id = connection.last_insert_rowid();
+        execute(connection, "INSERT INTO unembedded (document) VALUES (?)", [id])?;
         execute(connection, "INSERT INTO words (rowid, text) VALUES (?, ?)", params![id, segmented(text)])?;
         execute(connection, "INSERT INTO trigrams (rowid, text) VALUES (?, ?)", params![id, text])?;
     }
@@ -205,12 +210,17 @@ fn remove_documents(connection: &Connection, thread: i64, blob: Option<&Digest>)
     let mut statement = connection.prepare_cached(&sql).map_err(failed)?;
     let found = statement.query_map(params![thread, name_of(blob)], |row| Ok((row.get(0)?, row.get(1)?)));
     let found: Vec<(i64, String)> = found.and_then(Iterator::collect).map_err(failed)?;
+    if !found.is_empty() {
+        // If the same passages are indexed again, their vectors are in the files.
+        vectors::forget_files(connection)?;
+    }
     for (id, text) in found {
         let sql = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)";
         execute(connection, sql, params![id, segmented(&text)])?;
         let sql = "INSERT INTO trigrams (trigrams, rowid, text) VALUES ('delete', ?, ?)";
         execute(connection, sql, params![id, text])?;
         execute(connection, "DELETE FROM vectors WHERE document = ?", [id])?;
+        execute(connection, "DELETE FROM unembedded WHERE document = ?", [id])?;
         execute(connection, "DELETE FROM documents WHERE id = ?", [id])?;
     }
     Ok(())
@@ -329,12 +339,15 @@ impl LocalStore {
         // Parts of words are looked for in code, and where no whole word is found.
         let trigrams = expression(expr, Terms::Trigrams).filter(|_| words.is_empty() || is_like_code(expr));
         let trigrams = trigrams.map_or(Ok(Vec::new()), |all| conditions.ranked(&connection, "trigrams", all))?;
-        let closest = match ask.vector {
-            Some((name, vector)) if meta(&connection, "embedder")? == Some(embedder(name, vector.len())) => {
-                conditions.closest(&connection, vector)?
+        let mut closest = Vec::new();
+        let mut without_vectors = 0;
+        if let Some((name, vector)) = ask.vector {
+            let has_vectors = meta(&connection, "embedder")? == Some(vectors::embedder(name, vector.len()));
+            if has_vectors {
+                closest = conditions.closest(&connection, vector)?;
             }
-            _ => Vec::new(),
-        };
+            without_vectors = conditions.without_vectors(&connection, has_vectors)?;
+        }
         let mut hits: Vec<Hit> = Vec::new();
         let mut places: HashMap<ThreadId, usize> = HashMap::new();
         for (document, score) in fused(&[&trigrams, &words, &closest]) {
@@ -347,9 +360,11 @@ impl LocalStore {
                 }
             }
         }
-        let has_more = hits.len() > ask.limit;
+        // A list that is full may have left out other threads.
+        let is_full = [&words, &trigrams].into_iter().any(|list| list.len() == CANDIDATES_MAX);
+        let has_more = hits.len() > ask.limit || is_full;
         hits.truncate(ask.limit);
-        Ok(SearchHits { hits, has_more, unsearched: conditions.unsearched(&connection)? })
+        Ok(SearchHits { hits, has_more, unsearched: conditions.unsearched(&connection)?, without_vectors })
     }
 
     /// Searches in an index that is built anew, unless another process has done that meanwhile.
@@ -433,43 +448,6 @@ impl LocalStore {
                 execute(connection, sql, params![signed(row.head.version), signed(row.head.lines), id])
             }
         }
-    }
-
-    /// Takes over the vectors that are in the files of agents, so that no endpoint is asked for them again.
-    fn restore_vectors(&self, connection: &Connection, name: &str, dimensions: usize) -> Result<()> {
-        if self.core.embedding_files()?.is_empty() {
-            return Ok(());
-        }
-        let sql = "SELECT d.id, t.thread_id, d.line, d.blob, d.offset, d.digest FROM documents AS d JOIN threads AS t ON t.id = d.thread";
-        let mut statement = connection.prepare(sql).map_err(failed)?;
-        let mut found = statement.query([]).map_err(failed)?;
-        let mut documents = HashMap::new();
-        while let Some(row) = found.next().map_err(failed)? {
-            let number = |column: usize| row.get::<_, i64>(column).map_err(failed);
-            let blob: Option<Vec<u8>> = row.get(3).map_err(failed)?;
-            let place = (
-                row.get::<_, String>(1).map_err(failed)?,
-                unsigned(number(2)?),
-                blob,
-                unsigned(number(4)?),
-                number(5)?,
-            );
-            documents.insert(place, number(0)?);
-        }
-        let mut done = Ok(());
-        self.core.each_embedding(name, &mut |one| {
-            let blob = one.blob.map(|blob| blob.0.to_vec());
-            let place = (one.thread_id.to_string(), one.line, blob, one.offset, one.digest);
-            let vector = one.bytes().filter(|bytes| bytes.len() == dimensions * 4);
-            if let (Some(id), Some(vector), Ok(())) = (documents.get(&place), vector, &done) {
-                done = execute(
-                    connection,
-                    "INSERT OR REPLACE INTO vectors (document, vector) VALUES (?, ?)",
-                    params![id, vector],
-                );
-            }
-        })?;
-        done
     }
 
     /// Writes what the filters compare.
@@ -622,6 +600,21 @@ impl Conditions {
         Ok(scored.into_iter().take(CLOSEST_MAX).map(|(_, id)| id).collect())
     }
 
+    /// How many passages have no vector, if there are any.
+    fn without_vectors(&self, connection: &Connection, has_vectors: bool) -> Result<u64> {
+        let Self { of_thread, of_document, .. } = self;
+        let from = if has_vectors {
+            "unembedded AS u CROSS JOIN documents AS d ON d.id = u.document"
+        } else {
+            "documents AS d"
+        };
+        let sql = format!(
+            "SELECT COUNT(*) FROM {from} CROSS JOIN threads AS t ON t.id = d.thread WHERE 1{of_thread}{of_document}"
+        );
+        let mut statement = connection.prepare_cached(&sql).map_err(failed)?;
+        statement.query_row(params_from_iter(self.values()), |row| row.get(0)).map(unsigned).map_err(failed)
+    }
+
     fn unsearched(&self, connection: &Connection) -> Result<NotSearched> {
         let sql = format!(
             "SELECT COALESCE(SUM(not_text), 0), COALESCE(SUM(cut), 0), COALESCE(SUM(unreadable), 0), COALESCE(SUM(broken), 0) \
@@ -691,45 +684,13 @@ impl Search for LocalStore {
     }
 
     fn pending_vectors(&self, name: &str, dimensions: usize, limit: usize) -> Result<Vec<UnembeddedPassage>> {
-        let wanted = embedder(name, dimensions);
-        let pending = self.core.with_search(|connection| {
-            if meta(connection, "embedder")?.as_ref() != Some(&wanted) {
-                transaction(connection, || {
-                    execute(connection, "DELETE FROM vectors", [])?;
-                    set_meta(connection, "embedder", &wanted)?;
-                    self.restore_vectors(connection, name, dimensions)
-                })?;
-            }
-            let sql = "SELECT id FROM documents AS d WHERE NOT EXISTS (SELECT 1 FROM vectors WHERE document = d.id) \
-                       ORDER BY id DESC LIMIT ?";
-            let mut statement = connection.prepare_cached(sql).map_err(failed)?;
-            let found = statement.query_map([signed(limit as u64)], |row| row.get(0)).map_err(failed)?;
-            let found: Vec<i64> = found.collect::<rusqlite::Result<_>>().map_err(failed)?;
-            found
-                .into_iter()
-                .map(|document| Ok(UnembeddedPassage { document, hit: hit(connection, document)? }))
-                .collect()
-        });
+        let pending =
+            self.core.with_search(|connection| vectors::pending(&self.core, connection, name, dimensions, limit));
         pending.map(|(pending, _)| pending)
     }
 
     fn put_vectors(&self, name: &str, vectors: &[(UnembeddedPassage, Vec<f32>)]) -> Result<()> {
-        let stored = self.core.with_search(|connection| {
-            transaction(connection, || {
-                let known = meta(connection, "embedder")?;
-                for (pending, vector) in vectors {
-                    if known != Some(embedder(name, vector.len())) {
-                        continue;
-                    }
-                    let bytes: Vec<u8> = vector.iter().flat_map(|one| one.to_le_bytes()).collect();
-                    let sql = "INSERT OR REPLACE INTO vectors (document, vector) \
-                               SELECT id, ?2 FROM documents WHERE id = ?1 AND digest = ?3";
-                    execute(connection, sql, params![pending.document, bytes, pending.hit.digest])?;
-                }
-                Ok(())
-            })
-        });
-        stored.map(|_| ())
+        self.core.with_search(|connection| vectors::put(&self.core, connection, name, vectors)).map(|_| ())
     }
 
     fn dump(&self) -> Result<String> {
@@ -742,9 +703,4 @@ impl Search for LocalStore {
         let lines: Vec<String> = found.collect::<rusqlite::Result<_>>().map_err(failed)?;
         Ok(lines.join("\n"))
     }
-}
-
-/// An embedder as the index records it.
-fn embedder(name: &str, dimensions: usize) -> String {
-    format!("{dimensions} {name}")
 }

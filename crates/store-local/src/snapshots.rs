@@ -16,7 +16,7 @@ use selvedge_log::Head;
 use selvedge_log::recovery::Remembered as Memory;
 use selvedge_model::ThreadId;
 use selvedge_store::snapshot::{
-    self, Disposal, LogRest, NEWEST, PACKED, PEEK_BYTES, Replaced, Saved, SnapshotFolder, SnapshotInfo,
+    self, Disposal, LogRest, NEWEST, PACKED, PEEK_BYTES, Replaced, SavedSnapshot, SnapshotFolder, SnapshotInfo,
     VerifiedSnapshot,
 };
 use selvedge_store::{Error, Result, Snapshots};
@@ -40,7 +40,7 @@ impl Snapshots for LocalStore {
         self.core.seal_at(thread, at)
     }
 
-    fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
+    fn save(&self, thread: &ThreadId, body: &Value) -> Result<SavedSnapshot> {
         self.core.save_snapshot(thread, body)
     }
 
@@ -100,7 +100,7 @@ impl Snapshots for LocalStore {
 }
 
 impl Core {
-    fn save_snapshot(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
+    fn save_snapshot(&self, thread: &ThreadId, body: &Value) -> Result<SavedSnapshot> {
         let folder = self.layout.thread(thread);
         check_folder(&folder)?;
         let (text, hash) = snapshot::sign(thread, body, &self.signing()?.signer, self.clock.now())?;
@@ -116,7 +116,7 @@ impl Core {
             // The previous one is unchanged, or among the older ones.
             _ = self.disk.remove(&fresh);
         }
-        placed.map(|before| Saved { hash, bytes: text.len() as u64, before })
+        placed.map(|before| SavedSnapshot { hash, bytes: text.len() as u64, before })
     }
 
     /// Copies the newest snapshot to the older ones, if it is valid. A folder of that name is moved aside; anything else is discarded.

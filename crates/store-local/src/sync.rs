@@ -17,7 +17,7 @@ use selvedge_store::{Error, Result};
 use crate::core::{Core, Durability, Pending, PendingThread, Phase, io_error, lock};
 use crate::disk::OpenMode;
 use crate::manifest::mark_shown;
-use crate::redo::{self, Outline, RedoRow, RedoRows};
+use crate::redo::{self, RedoOutline, RedoRow, RedoRows};
 use crate::rows;
 use crate::wal::WalMover;
 
@@ -241,7 +241,7 @@ impl Core {
     fn look_for_undrained(&self, threads: &HashMap<ThreadId, PendingThread>) -> Result<HashSet<i64>> {
         let spares = lock(&self.spares).ids();
         let rows = self.read(|connection| RedoRows::read(connection))?;
-        let outlines: HashMap<i64, &Outline> = rows.threads.iter().map(|outline| (outline.id, outline)).collect();
+        let outlines: HashMap<i64, &RedoOutline> = rows.threads.iter().map(|outline| (outline.id, outline)).collect();
         let is_undrained = |entry: &&PendingThread| {
             let ours: HashSet<i64> = entry.redo.iter().map(RedoRow::id).collect();
             let newest = entry.redo.iter().map(RedoRow::offset).max();

@@ -50,8 +50,7 @@ impl Core {
         if !is_link && !is_there(&self.layout.transcript(thread))? {
             return Ok(false);
         }
-        self.read(|connection| {
-            Ok(rows::find(connection, thread)?.is_none() && rows::tombstone(connection, thread)?.is_none())
-        })
+        // A tombstone that another program planted hides no log.
+        self.read(|connection| Ok(rows::find(connection, thread)?.is_none() && !self.is_deleted(connection, thread)))
     }
 }

@@ -7,12 +7,12 @@ use std::fs;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_log::{Head, Trust};
 use selvedge_model::{Digest, ThreadId};
 use selvedge_store::archive::KEY_BYTES_MAX;
 use selvedge_store::folded::Folded;
-use selvedge_store::verify::{Document, Stored, StoredLog, Verification, Verify};
+use selvedge_store::verify::{Document, StoredLog, StoredThread, Verification, Verify};
 use selvedge_store::{Error, Result};
 
 use crate::blobs::open_blob;
@@ -28,12 +28,12 @@ use crate::sealed::{Seal, UNSEALED};
 
 impl LocalStore {
     /// Verifies a log; see [`Verify::verify`].
-    pub fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verification> {
+    pub fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&ScannedChangeset)) -> Result<Verification> {
         Verify::verify(self, thread, each)
     }
 }
 
-impl Stored for LocalStore {
+impl StoredThread for LocalStore {
     fn trust(&self) -> &Trust {
         &self.core.trust
     }

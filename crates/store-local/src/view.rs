@@ -24,11 +24,11 @@ use crate::leading_events;
 use crate::overlay::Overlay;
 use crate::redo;
 use crate::rows::{self, Row};
-use crate::saved_state;
+use selvedge_store::saved_state;
 
 /// What an attempt to prepare a batch reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Basis {
+pub(crate) enum ReadSource {
     /// The cache first. It may be outdated, so no error is final and no file is changed because of it.
     Cache,
     /// The database; a file that does not match its head is repaired.
@@ -44,12 +44,12 @@ const HASHED_MAX: u64 = 64 << 10;
 /// The data that one attempt to prepare a batch reads.
 pub(crate) struct LocalView<'a> {
     core: &'a Core,
-    basis: Basis,
+    basis: ReadSource,
     seen: RefCell<HashMap<ThreadId, Arc<CachedThread>>>,
 }
 
 impl<'a> LocalView<'a> {
-    pub(crate) fn new(core: &'a Core, basis: Basis) -> Self {
+    pub(crate) fn new(core: &'a Core, basis: ReadSource) -> Self {
         Self { core, basis, seen: RefCell::default() }
     }
 
@@ -62,7 +62,7 @@ impl<'a> LocalView<'a> {
         if let Some(seen) = self.seen.borrow().get(thread) {
             return Ok(Some(seen.clone()));
         }
-        let remembered = if self.basis == Basis::Cache { self.core.remembered(thread) } else { None };
+        let remembered = if self.basis == ReadSource::Cache { self.core.remembered(thread) } else { None };
         let found = match remembered {
             Some(remembered) => Some(remembered),
             None => self.core.load_thread(thread)?.map(Arc::new),
@@ -78,7 +78,7 @@ impl<'a> LocalView<'a> {
         if self.core.file_is_as_expected(thread, &seen.row)? {
             return Ok(seen);
         }
-        if self.basis != Basis::Database {
+        if self.basis != ReadSource::Database {
             // The database decides whether the caller may write, before a file is changed.
             return Err(Error::Database {
                 why: "the cached length of the log is outdated".to_owned(),
@@ -140,12 +140,16 @@ impl View for LocalView<'_> {
     }
 
     fn message(&self, thread: &ThreadId, message: &MessageId) -> Result<Option<Digest>> {
-        if self.basis == Basis::Cache {
+        if self.basis == ReadSource::Cache {
             // A repeated message is rare, and the transaction notices it; then the database is read.
             return Ok(None);
         }
         let Some(seen) = self.look(thread)? else { return Ok(None) };
-        self.core.read(|connection| rows::message(connection, &seen.row, message))
+        let found = self.core.read(|connection| rows::message(connection, &seen.row, message))?;
+        if found.is_some() {
+            self.core.check_message(thread, &seen.row, message)?;
+        }
+        Ok(found)
     }
 
     fn run(&self, thread: &ThreadId, run: &RunId) -> Result<Option<Run>> {
@@ -158,11 +162,18 @@ impl View for LocalView<'_> {
     }
 
     fn reservations(&self, account: &AccountId) -> Result<Vec<Reservation>> {
-        self.core.read(|connection| rows::reservations(connection, account))
+        self.core.read(|connection| {
+            // What a batch is prepared from is of one moment, and sealed.
+            rows::accounts(connection, "thread_id = ?", account.as_str())?;
+            rows::reservations(connection, account)
+        })
     }
 
     fn reservation(&self, account: &AccountId, reservation: &ReservationId) -> Result<Option<Reservation>> {
-        self.core.read(|connection| rows::reservation(connection, account, reservation))
+        self.core.read(|connection| {
+            rows::accounts(connection, "thread_id = ?", account.as_str())?;
+            rows::reservation(connection, account, reservation)
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use rusqlite::config::DbConfig;
 use selvedge_store::Result;
 
 use crate::core::{Core, lock};
-use crate::schema::{self, Use, database};
+use crate::schema::{self, ConnectionMode, database};
 
 /// The number of frames that are moved, and the number for each thread that committed recently. The more threads commit, the more often the
 /// log has the same pages; each is moved once.
@@ -42,7 +42,7 @@ impl WalMover {
     fn try_work(&mut self, core: &Core, enough: i64) -> Result<()> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => schema::open(&core.layout.database(), Use::Write)?,
+            None => schema::open(&core.layout.database(), ConnectionMode::Write)?,
         };
         let connection = self.connection.insert(connection);
         if frames_left(connection, "PRAGMA wal_checkpoint(NOOP)")? < enough {
@@ -113,7 +113,7 @@ mod tests {
         LocalStore::init(folder.path(), Arc::new(RealDisk)).unwrap();
         let store = open(&folder);
         let core = &store.core;
-        let look = schema::open(&core.layout.database(), Use::Write).unwrap();
+        let look = schema::open(&core.layout.database(), ConnectionMode::Write).unwrap();
         let left = || frames_left(&look, "PRAGMA wal_checkpoint(NOOP)").unwrap();
         let mut mover = WalMover::default();
         fill(core, 100);

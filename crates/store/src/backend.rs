@@ -9,6 +9,7 @@ use crate::contract::Store;
 use crate::effects::Effects;
 use crate::error::Result;
 use crate::heads::{Comparison, CurrentHeads, Depth, Heads};
+use crate::pages::Pages;
 use crate::search::Search;
 use crate::snapshot::Snapshots;
 
@@ -60,6 +61,12 @@ pub trait Handle: Send + Sync {
 }
 
 /// A store with everything that commands need.
-pub trait Backend: Store + Snapshots + Archives + ReadHeads + Erase + SignedFiles + Search + Effects + Handle {}
+pub trait Backend:
+    Store + Snapshots + Archives + ReadHeads + Erase + SignedFiles + Search + Effects + Pages + Handle
+{
+}
 
-impl<T: Store + Snapshots + Archives + ReadHeads + Erase + SignedFiles + Search + Effects + Handle> Backend for T {}
+impl<T: Store + Snapshots + Archives + ReadHeads + Erase + SignedFiles + Search + Effects + Pages + Handle> Backend
+    for T
+{
+}

@@ -17,6 +17,8 @@ use crate::usage::UsageRecord;
 pub enum Effect {
     /// The records of usage.
     Usage,
+    /// The pages of threads.
+    Pages,
     /// The titles of threads.
     Titles,
     /// The vectors of passages.
@@ -25,12 +27,13 @@ pub enum Effect {
 
 impl Effect {
     /// All of them, in the order in which they are done.
-    pub const ALL: [Self; 3] = [Self::Usage, Self::Titles, Self::Embeddings];
+    pub const ALL: [Self; 4] = [Self::Usage, Self::Pages, Self::Titles, Self::Embeddings];
 
     /// Its name, as stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Usage => "usage",
+            Self::Pages => "pages",
             Self::Titles => "titles",
             Self::Embeddings => "embeddings",
         }
@@ -40,12 +43,9 @@ impl Effect {
 /// How far an effect is, and why it failed when it was last tried.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EffectState {
-    /// The position in the feed up to which it is done; none before the first time.
+    /// The position in the feed up to which it is done; none before the first time, and for vectors, which the index knows about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
-    /// The settings that it was done with, if it depends on any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub with: Option<String>,
     /// The last failure, if the last attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<EffectFailure>,
@@ -58,6 +58,9 @@ pub struct EffectFailure {
     pub at: Timestamp,
     /// Why, as a sentence.
     pub why: String,
+    /// Whether it was stopped before it ended by itself, as by a host that does not answer.
+    #[serde(default)]
+    pub stopped: bool,
 }
 
 /// The vector of a passage, as a line of `embeddings.jsonl`. It has no text: the passage is found by its place.
@@ -119,8 +122,9 @@ pub trait Effects: Send + Sync {
     /// Passes every usage record to `each`, in the order in which they were written.
     fn each_usage(&self, each: &mut dyn FnMut(UsageRecord)) -> Result<()>;
 
-    /// Adds vectors to those of an agent; one whose thread was deleted or whose blob was erased meanwhile is dropped, and so is one that is
-    /// there already. Vectors of another model are removed.
+    /// Adds vectors of pending passages to those of an agent; one whose thread was deleted or whose blob was erased meanwhile is dropped. The
+    /// passages are those of [`crate::search::Search::pending_vectors`], asked for under the lock of the effect: so none is there already.
+    /// Vectors of another model are removed.
     fn put_embeddings(&self, agent: &AgentId, embeddings: &[Embedding]) -> Result<()>;
 
     /// Takes the lock of an effect until the guard is dropped; none if another process has it.

@@ -47,6 +47,14 @@ pub enum Error {
         /// The current version.
         latest: u64,
     },
+    /// The version was committed, and its loss was accepted since.
+    #[error("version {version} of thread `{thread}` is lost")]
+    VersionLost {
+        /// The thread.
+        thread: ThreadId,
+        /// The lost version.
+        version: u64,
+    },
     /// There is no such blob.
     #[error("thread `{thread}` has no blob {}", .blob.short())]
     NoBlob {
@@ -161,7 +169,7 @@ pub enum Error {
         message: MessageId,
     },
     /// A batch with the same thread twice, or without any.
-    #[error("a batch needs at least one part and no thread twice")]
+    #[error("a batch must not be empty or name a thread twice")]
     BadBatch,
     /// The first changeset of a thread must create it, and no other may.
     #[error("a thread is created by its first changeset, and by no other")]
@@ -362,9 +370,11 @@ impl Classify for Error {
             Self::Fold { source, .. } => source.kind(),
             Self::Line(error) => error.kind(),
             Self::Posting(error) => error.kind(),
-            Self::Log { .. } | Self::Integrity { .. } | Self::Unsealed { .. } | Self::UntrustedKey { .. } => {
-                Kind::Integrity
-            }
+            Self::Log { .. }
+            | Self::VersionLost { .. }
+            | Self::Integrity { .. }
+            | Self::Unsealed { .. }
+            | Self::UntrustedKey { .. } => Kind::Integrity,
             Self::Io { source, .. }
                 if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
             {
@@ -380,6 +390,7 @@ impl Classify for Error {
             Self::NoThread(_) => "thread_not_found",
             Self::Ambiguous { .. } => "ambiguous",
             Self::NoVersion { .. } => "version_not_found",
+            Self::VersionLost { .. } => "version_lost",
             Self::NoBlob { .. } => "blob_not_found",
             Self::Erased { .. } => "blob_erased",
             Self::Outdated { .. } => "store_outdated",
@@ -448,6 +459,11 @@ impl Classify for Error {
             Self::NoVersion { thread, latest, .. } => {
                 return Some(format!("`selvedge state {thread} --at {latest}` is the latest"));
             }
+            Self::VersionLost { thread, .. } => {
+                return Some(format!(
+                    "`selvedge verify {thread}` says since when; to commit its content again, use another key"
+                ));
+            }
             Self::Exists(thread) => {
                 return Some(format!(
                     "`selvedge thread show {thread}` shows the existing one; a thread keeps its id, so another thread of that id \
@@ -489,7 +505,7 @@ impl Classify for Error {
                         "the database is older than the log: `selvedge repair {thread}` updates it, `selvedge reindex` rebuilds all of it"
                     ),
                     Finding::Truncated { have: Some(_), .. } => format!(
-                        "restore the file from a copy; `selvedge repair {thread} --accept-loss` continues without the lost versions, and records that for good"
+                        "restore the file from a copy; `selvedge repair {thread} --accept-loss` continues without the lost versions, and records that permanently"
                     ),
                     Finding::Database { .. } => {
                         "`selvedge reindex` rebuilds the database from the logs, which are not changed".to_owned()

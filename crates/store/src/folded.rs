@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use selvedge_log::Line;
 use selvedge_log::hash::sha256;
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_model::{Digest, Event, Manifest, MessageId, ThreadId};
 
 /// The fold of a log, as far as it is compared.
@@ -45,7 +45,7 @@ impl<'a> Folded<'a> {
     }
 
     /// Adds one changeset.
-    pub fn take(&mut self, entry: &Entry) {
+    pub fn take(&mut self, entry: &ScannedChangeset) {
         for line in &entry.lines {
             self.line(line);
         }

@@ -84,7 +84,10 @@ impl<Job, Outcome: From<Error>> Group<Job, Outcome> {
                 other.answer(Wakeup::Done(outcome, next));
             }
         }
-        chains.iter().flatten().for_each(|first: &Arc<Waiter<Outcome>>| first.wake());
+        for first in chains.iter().flatten() {
+            let first: &Arc<Waiter<Outcome>> = first;
+            first.wake();
+        }
         own.unwrap_or_else(|| unknown("the group commit returned no outcome for this job"))
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use selvedge_log::hash::RunningHash;
 use selvedge_log::recovery::{Evidence, Finding, Judgement, Mode, Plan, judge};
-use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
+use selvedge_log::scan::{ScannedChangeset, Scanner, Signatures, examine};
 use selvedge_log::{Head, Line, Trust, line, lines};
 use selvedge_model::fold::FoldError;
 use selvedge_model::{Thread, ThreadId};
@@ -39,7 +39,7 @@ pub fn load_as(
     mode: Mode,
 ) -> Result<(Loaded, Option<Finding>)> {
     let mut folded: Option<Result<Thread, FoldError>> = None;
-    let fold = |folded: &mut Option<Result<Thread, FoldError>>, entry: Entry| {
+    let fold = |folded: &mut Option<Result<Thread, FoldError>>, entry: ScannedChangeset| {
         if up_to.is_none_or(|up_to| entry.head.version <= up_to) {
             fold_entry(folded, thread, entry);
         }
@@ -48,7 +48,7 @@ pub fn load_as(
         (head, None) => (head, None),
         (_, finding) => {
             folded = None;
-            (read(logs, thread, trust, Signatures::Nobodys, mode, |entry| fold(&mut folded, entry))?.0, finding)
+            (read(logs, thread, trust, Signatures::Unchecked, mode, |entry| fold(&mut folded, entry))?.0, finding)
         }
     };
     let broken = |source: FoldError| Error::Integrity {
@@ -61,12 +61,21 @@ pub fn load_as(
         Some(up_to) if up_to > head.version => {
             Err(Error::NoVersion { thread: thread.clone(), version: up_to, latest: head.version })
         }
+        // Only versions that are lost are left out of a log.
+        Some(up_to) if loaded.version.is_some_and(|version| version < up_to) => {
+            Err(Error::VersionLost { thread: thread.clone(), version: up_to })
+        }
         _ => Ok((Loaded { thread: loaded, head }, finding)),
     }
 }
 
 /// Reads the changesets of a thread in order, for audit, with the same verification as [`load`].
-pub fn each_changeset(logs: &dyn Logs, thread: &ThreadId, trust: &Trust, each: impl FnMut(Entry)) -> Result<Head> {
+pub fn each_changeset(
+    logs: &dyn Logs,
+    thread: &ThreadId,
+    trust: &Trust,
+    each: impl FnMut(ScannedChangeset),
+) -> Result<Head> {
     read(logs, thread, trust, Signatures::Last, Mode::Strict, each).map(|(head, _)| head)
 }
 
@@ -101,7 +110,7 @@ fn read(
     trust: &Trust,
     signatures: Signatures,
     mode: Mode,
-    each: impl FnMut(Entry),
+    each: impl FnMut(ScannedChangeset),
 ) -> Result<(Head, Option<Finding>)> {
     let (head, reader) = logs.transcript(thread)?;
     let scanner = Scanner::new(thread, trust, signatures).watching(Some(head.version));
@@ -119,7 +128,7 @@ fn read(
     }
 }
 
-fn fold_entry(folded: &mut Option<Result<Thread, FoldError>>, thread: &ThreadId, entry: Entry) {
+fn fold_entry(folded: &mut Option<Result<Thread, FoldError>>, thread: &ThreadId, entry: ScannedChangeset) {
     for line in entry.lines {
         match folded {
             None => *folded = Some(Thread::begin(thread, &line.event, line.timestamp)),

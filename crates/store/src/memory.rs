@@ -3,13 +3,14 @@
 //! One mutex guards everything, so a commit is prepared and applied under one lock. The bytes are the same signed bytes that every backend
 //! stores. Several handles may share one store; each is an owner of its own, and dies when dropped.
 //!
-//! `inner`: the data, and how a commit changes it. `logs`, `leases`, `registry`, `snapshots`, `search`, `effects`, `backend`: the contracts.
+//! `inner`: the data, and how a commit changes it. `logs`, `leases`, `registry`, `snapshots`, `search`, `effects`, `pages`, `backend`: the contracts.
 
 mod backend;
 mod effects;
 mod inner;
 mod leases;
 mod logs;
+mod pages;
 mod registry;
 mod search;
 mod snapshots;
@@ -29,6 +30,7 @@ use serde_json::Value;
 use crate::contract::{Committed, FeedEntry, Tombstone};
 use crate::effects::{Effect, EffectState};
 use crate::lease::LeaseQueue;
+use crate::pages::PageId;
 use snapshots::ThreadSnapshots;
 
 /// A store without a disk.
@@ -73,6 +75,8 @@ struct Inner {
     effects: HashMap<Effect, EffectState>,
     /// Entries of knowledge.
     knowledge: HashMap<DirectiveId, String>,
+    /// The parts of pages, and their threads.
+    pages: HashMap<PageId, (ThreadId, Vec<u8>)>,
 }
 
 struct Slot {
@@ -89,6 +93,7 @@ struct Slot {
     holder: Option<OwnerId>,
     snapshots: ThreadSnapshots,
     capabilities: Option<Vec<u8>>,
+    page_start: Option<Vec<u8>>,
 }
 
 impl MemoryStore {

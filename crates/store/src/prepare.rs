@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use selvedge_log::hash::sha256;
-use selvedge_log::writer::{self, Addition, Written};
+use selvedge_log::writer::{self, Addition, SignedLines};
 use selvedge_log::{Signer, Tail};
 use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::event::{BlobErased, KeyRotated, ThreadCreated};
@@ -76,7 +76,7 @@ pub struct PreparedPart {
     /// The epoch it is written under.
     pub epoch: u64,
     /// The signed bytes and the new end of the log.
-    pub written: Written,
+    pub written: SignedLines,
     /// The manifest afterwards.
     pub manifest: Manifest,
     /// Whether it differs from before in more than the time of the last changeset.

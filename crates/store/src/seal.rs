@@ -13,9 +13,14 @@
 //! | index of messages, runs, commit keys, answers and erasures, inbox | every column except those that are only displayed | table, and the
 //! log or chain of the row |
 //! | anchor | its epoch, and the sums of account versions and of the newest numbers of inboxes | the store |
+//! | event that waits to lead the next changeset | its text | log, segment, version, bytes |
+//! | beat of an owner | owner, time | the store |
 //!
 //! Marks of requests are defined in [`crate::inbox`]. An older version of a row has a valid mark: that it is older is detected by other
 //! signed or sealed data (the log after a head, the newest version of an account in the heads of its family, the sums of the anchor).
+
+mod lead;
+mod row;
 
 use std::collections::BTreeMap;
 
@@ -25,6 +30,9 @@ use selvedge_model::account::{Account, AccountId, Reservation};
 use selvedge_model::{Digest, Event, OwnerId, ThreadId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+
+pub use lead::{lead, valid_lead};
+pub use row::SealedRow;
 
 /// The newest version of each account that a log posted to.
 pub type PostedVersions = BTreeMap<AccountId, u64>;
@@ -152,7 +160,7 @@ fn content_of_account(account: &Account, reservations: &[Reservation]) -> Vec<u8
     json!(["account", account, held]).to_string().into_bytes()
 }
 
-/// The mark of a row of an index, over its fields.
+/// The mark of a row of a table, over its fields; the rows that every backend has are in [`SealedRow`].
 pub fn row(seals: &Seals, table: &str, fields: &[&[u8]]) -> Digest {
     seals.mark(&binding_of_row(table), &content_of_row(fields))
 }

@@ -83,7 +83,7 @@ impl SnapshotInfo {
 
 /// A snapshot that was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedSnapshot {
     /// The hash of the signed content; a snapshot that is based on it names it by this.
     pub hash: Digest,
     /// Its length.
@@ -145,7 +145,7 @@ pub trait Snapshots: Send + Sync {
 
     /// Signs a snapshot and makes it the newest; the previous one becomes an older one. On return it is complete and durable; after a crash
     /// or an error there is the previous one, or this one, complete.
-    fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved>;
+    fn save(&self, thread: &ThreadId, body: &Value) -> Result<SavedSnapshot>;
 
     /// Why snapshots of a thread can't be stored or read: something other than a folder is in place of the folder of older ones, or of the
     /// archive.

@@ -1,6 +1,6 @@
 //! Usage records: what each run used, for statistics. They are derived from the logs and decide nothing; budgets are in the ledger.
 //!
-//! A run has one record for each time it ended or was suspended, and so has a call that made a title, which is booked to the system. The
+//! A run has one record for each time it ended or was suspended, and so has a call for a title, which is booked to the system. The
 //! thread and the version of the commit name a record, so deriving it twice gives the same record.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::error::Result;
 
 /// The agent that calls of the system itself are booked to.
 pub const SYSTEM: &str = "_system";
-/// The origin of a record of a call that made a title.
+/// The origin of a record of a call for a title.
 pub const TITLE: &str = "title";
 /// How many lines are read at once on the way back to the beginning of a run.
 const LINES_AT_ONCE: u64 = 256;
@@ -143,7 +143,7 @@ impl UsageRecord {
     }
 }
 
-/// The record of a commit, if it ended a run or made a title.
+/// The record of a commit, if it ended a run or has a call for a title.
 pub fn of_commit(logs: &dyn Logs, entry: &FeedEntry) -> Result<Option<UsageRecord>> {
     let count = usize::try_from(entry.lines).unwrap_or(usize::MAX);
     for line in logs.read(&entry.thread, entry.first_line, count)? {
@@ -299,7 +299,7 @@ pub struct GroupUsage {
 
 /// Sums up records.
 #[derive(Clone, Debug)]
-pub struct Summary<D> {
+pub struct UsageSummary<D> {
     group: Group,
     day: D,
     /// The groups, by their names.
@@ -311,7 +311,7 @@ pub struct Summary<D> {
 /// What a run used without a known model, in a summary by model.
 pub const NO_MODEL: &str = "unknown";
 
-impl<D: Fn(Timestamp) -> String> Summary<D> {
+impl<D: Fn(Timestamp) -> String> UsageSummary<D> {
     /// An empty summary; `day` names the day of a time.
     pub fn new(group: Group, day: D) -> Self {
         Self { group, day, groups: BTreeMap::new(), total: GroupUsage::default() }

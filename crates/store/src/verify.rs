@@ -1,6 +1,6 @@
 //! Verifies a log without writing: every signature, every blob it names, and the backend's rows of it.
 //!
-//! Written once, over [`Stored`]: a backend provides its data of a thread, byte for byte, and none of it is trusted here. Bytes that a
+//! Written once, over [`StoredThread`]: a backend provides its data of a thread, byte for byte, and none of it is trusted here. Bytes that a
 //! crash left in the redo are applied and not reported as damage, and bytes that other processes commit meanwhile are not foreign. A log
 //! without rows in the backend is verified by itself.
 
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use selvedge_log::hash::RunningHash;
 use selvedge_log::recovery::{Evidence, Finding, Judgement, Mode, Plan, Remembered, judge};
-use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
+use selvedge_log::scan::{ScannedChangeset, Scanner, Signatures, examine};
 use selvedge_log::{Head, Trust};
 use selvedge_model::event::LostVersions;
 use selvedge_model::{Digest, Event, NamedBlobs, ThreadId};
@@ -57,7 +57,7 @@ pub struct Verification {
 }
 
 /// The versions that a changeset records as lost.
-pub fn lost_in(entry: &Entry) -> impl Iterator<Item = LostVersions> {
+pub fn lost_in(entry: &ScannedChangeset) -> impl Iterator<Item = LostVersions> {
     entry.lines.iter().filter_map(|line| match &line.event {
         Event::Recovery(found) => found.lost(line.timestamp),
         _ => None,
@@ -106,7 +106,7 @@ pub struct StoredLog {
 }
 
 /// A backend's data of a thread, byte for byte, unverified: what is verified and what is archived.
-pub trait Stored: Send + Sync {
+pub trait StoredThread: Send + Sync {
     /// The trusted keys.
     fn trust(&self) -> &Trust;
 
@@ -137,9 +137,9 @@ pub trait Stored: Send + Sync {
 }
 
 /// Verifying threads.
-pub trait Verify: Stored {
+pub trait Verify: StoredThread {
     /// Verifies a log, every signature of it and every blob it names, and passes each valid changeset to `each`. Writes nothing.
-    fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verification> {
+    fn verify(&self, thread: &ThreadId, each: &mut dyn FnMut(&ScannedChangeset)) -> Result<Verification> {
         verify(self, thread, each)
     }
 
@@ -158,7 +158,11 @@ pub trait Verify: Stored {
 }
 
 /// Verifies a log; see [`Verify::verify`].
-pub fn verify<S: Stored + ?Sized>(of: &S, thread: &ThreadId, each: &mut dyn FnMut(&Entry)) -> Result<Verification> {
+pub fn verify<S: StoredThread + ?Sized>(
+    of: &S,
+    thread: &ThreadId,
+    each: &mut dyn FnMut(&ScannedChangeset),
+) -> Result<Verification> {
     let (memory, mut problem) = match manifest_memory(of, thread) {
         Ok(memory) => (memory, None),
         Err(Error::Integrity { why, .. }) => (None, Some(why)),
@@ -276,13 +280,13 @@ pub(crate) fn count_signer(signers: &mut Vec<(Digest, u64)>, signer: Digest) {
     }
 }
 
-fn manifest_memory<S: Stored + ?Sized>(of: &S, thread: &ThreadId) -> Result<Option<Remembered>> {
+fn manifest_memory<S: StoredThread + ?Sized>(of: &S, thread: &ThreadId) -> Result<Option<Remembered>> {
     let Some(bytes) = of.document(thread, Document::Manifest)? else { return Ok(None) };
     manifest::parse(&bytes, of.trust(), thread).map(|shown| Some(shown.memory))
 }
 
 /// The version and hash that the newest snapshot records; none if it fails verification.
-fn snapshot_memory<S: Stored + ?Sized>(of: &S, thread: &ThreadId) -> Result<Option<Remembered>> {
+fn snapshot_memory<S: StoredThread + ?Sized>(of: &S, thread: &ThreadId) -> Result<Option<Remembered>> {
     let text = of.document(thread, Document::Snapshot);
     match text.and_then(|text| text.map(|text| snapshot::memory(thread, text, of.trust())).transpose()) {
         Err(Error::Integrity { .. } | Error::UntrustedKey { .. }) => Ok(None),
@@ -290,14 +294,14 @@ fn snapshot_memory<S: Stored + ?Sized>(of: &S, thread: &ThreadId) -> Result<Opti
     }
 }
 
-fn bad_capabilities<S: Stored + ?Sized>(of: &S, thread: &ThreadId) -> Result<Option<String>> {
+fn bad_capabilities<S: StoredThread + ?Sized>(of: &S, thread: &ThreadId) -> Result<Option<String>> {
     let page = of.document(thread, Document::Capabilities);
     let check = |bytes: Vec<u8>| capabilities::check_kept(thread, &bytes, of.trust());
     capabilities::bad(page.and_then(|page| page.map_or(Ok(()), check)))
 }
 
 /// The blobs in a thread's folder that its log does not name, and never did. One that a commit is about to name is among them.
-fn unnamed_blobs<S: Stored + ?Sized>(of: &S, thread: &ThreadId, named: &NamedBlobs) -> Vec<Digest> {
+fn unnamed_blobs<S: StoredThread + ?Sized>(of: &S, thread: &ThreadId, named: &NamedBlobs) -> Vec<Digest> {
     let known: BTreeSet<Digest> = named.must_be_there().map(|(blob, _)| blob).collect();
     let is_named = |blob: &Digest| known.contains(blob) || named.erased().contains(blob);
     // If the folder can't be read, that is reported for the blobs that must exist.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use selvedge_log::recovery::Finding;
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_model::account::{AccountId, Record};
 use selvedge_model::{Batch, Changeset, CommitKey, Expect, Message, Part, Reason, Role, Status, ThreadId};
 use selvedge_store::{Commit, Filter, Ledger, Logs, Registry};
@@ -228,7 +228,7 @@ pub fn all_consistent(store: &LocalStore) -> CheckResult {
 }
 
 impl LogSummary {
-    fn read(&mut self, entry: &Entry) {
+    fn read(&mut self, entry: &ScannedChangeset) {
         if let Some(checkpoint) = entry.checkpoint() {
             self.epochs.push(checkpoint.epoch);
             self.with.insert(checkpoint.version, checkpoint.with.clone());

@@ -59,7 +59,9 @@ mod tests {
         let made = |words: &str, commit: &str| RunInfo { words: words.to_owned(), commit: commit.to_owned() };
         let tally = |experiment, states: u64| {
             let mut tally = Tally::default();
-            (0..states).for_each(|_| tally.add(experiment, "append", String::new, Ok(())));
+            for _ in 0..states {
+                tally.add(experiment, "append", String::new, Ok(()));
+            }
             tally
         };
         let empty = format!("# Page\n\n{BEGIN}{END}\n\nmore\n");

@@ -201,7 +201,7 @@ pub(crate) const WORDS: &[Page] = &[
         code: "hook_failed",
         exits: &[Exit::Failed],
         retry: Retry::Never,
-        meaning: "The run ended because a hook failed that it can't continue without.",
+        meaning: "The run ended because a required hook failed.",
         cause: "The hook is `required`, or the knowledge that it names was changed after it was signed.",
         remedies: &[
             "see the message, which names the hook: `selvedge thread show THREAD`",
@@ -213,7 +213,7 @@ pub(crate) const WORDS: &[Page] = &[
         code: "hook_skipped",
         exits: &[Exit::Failed],
         retry: Retry::Never,
-        meaning: "The run ended because a hook gave up its turn after the model failed.",
+        meaning: "The run ended because a hook skipped a turn whose model call failed.",
         cause: "A hook decided `skip` at `error`.",
         remedies: &["continue: `selvedge send THREAD \"…\"`"],
         related: &["hook_decided", "completed_with_errors"],

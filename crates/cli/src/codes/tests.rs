@@ -53,6 +53,7 @@ fn every_error_of_a_store_exits_as_its_page_says() {
         Error::NoThread(text()),
         Error::Ambiguous { prefix: text(), candidates: vec![] },
         Error::NoVersion { thread: thread(), version: 2, latest: 1 },
+        Error::VersionLost { thread: thread(), version: 2 },
         Error::NoBlob { thread: thread(), blob: digest() },
         Error::Deleted(thread()),
         Error::Exists(thread()),

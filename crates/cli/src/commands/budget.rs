@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use selvedge::needs::{self, Need};
 use selvedge_engine::Error;
 use selvedge_engine::ledger;
-use selvedge_engine::ledger::audit::{self, Audit, Branch, Cause, Found, Tree, Unavailable};
+use selvedge_engine::ledger::audit::{self, AccountTree, Audit, Branch, Cause, Found, Unavailable};
 use selvedge_model::account::replay::AccountFlaw;
 use selvedge_model::account::{Account, AccountId, AccountStatus, PostingError, Reservation, ReservationState};
 use selvedge_model::id::ReservationId;
@@ -18,7 +19,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Exit, Failure, Result};
-use crate::needs::{self, Need};
+use crate::needs::Shown as _;
 use crate::output::{BAD, BOLD, DIM, GOOD, Output, WARN, paint};
 use crate::text::{count, incomplete};
 
@@ -40,10 +41,10 @@ use crate::text::{count, incomplete};
 /// has ended too: the difference is credited up the tree.
 ///
 /// JSON: {"root", "accounts":[{"account", "parent", "depth", "status", "version", "incomplete", "incomplete_cause" ("not_in_store",
-/// "lost" or null), "spent_here_nanos" (by the signed logs of its threads), "threads":[ID…], "max_nanos" (null:
+/// "lost" or null), "spent_here_nanos" (according to the signed logs of its threads), "threads":[ID…], "max_nanos" (null:
 /// no limit), "own_nanos", "children_nanos", "reserved_nanos", "remaining_nanos", "reservations":[{"reservation", "amount_nanos",
 /// "state", "child", "at_bound" (why a call was charged at its bound: "usage_not_reported", "answer_lost", or "usage_unknown" if the
-/// logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if it does not wait),
+/// logs can't be read; else null)}], "needs":{"thread_id", "reason", "code", "commands":[TEXT…]} (null if nothing is needed),
 /// "unknown_calls":[{"thread_id", "call_id", "tool", "arguments", "dispatched_at", "probed", "commands":[TEXT…]}] (as of `selvedge
 /// inbox`)}], "verified":{"logs", "verdict" ("holds", "incomplete" or "fails"), "holds" (null if incomplete), "postings" (posted
 /// again), "postings_skipped" (read, but not posted again), "differences":[TEXT…], "unavailable":[TEXT…], "peaks":{ACCOUNT: NANOS}}}. Amounts are integers
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 }
 
 /// The audit of the signed logs. An untrusted key is an error of its own, not a difference in the ledger.
-fn audited(store: &dyn Backend, tree: &Tree) -> Result<Audit> {
+fn audited(store: &dyn Backend, tree: &AccountTree) -> Result<Audit> {
     let audit = audit::audit(store, store.trust(), tree)?;
     for found in &audit.found {
         let Found::Log { thread, .. } = found else { continue };
@@ -108,7 +109,7 @@ struct BudgetReport {
 }
 
 impl BudgetReport {
-    fn of(tree: &Tree, audit: Option<&Audit>, store: &dyn Backend) -> Self {
+    fn of(tree: &AccountTree, audit: Option<&Audit>, store: &dyn Backend) -> Self {
         let account = |branch: &Branch| {
             let Branch { account, reservations, depth, threads, .. } = branch;
             let at_bound = at_bound(branch, store);
@@ -139,10 +140,12 @@ impl BudgetReport {
         };
         let verified = |audit: &Audit| {
             let peaks = audit.accounts.iter().map(|(id, history)| (id.to_string(), json!(history.peak)));
-            let (verdict, holds) = match (audit.found.is_empty(), audit.is_complete()) {
-                (false, _) => ("fails", Some(false)),
-                (true, true) => ("holds", Some(true)),
-                (true, false) => ("incomplete", None),
+            let (verdict, holds) = if !audit.found.is_empty() {
+                ("fails", Some(false))
+            } else if audit.is_complete() {
+                ("holds", Some(true))
+            } else {
+                ("incomplete", None)
             };
             json!({
                 "logs": audit.logs,
@@ -164,7 +167,13 @@ fn postings(audit: &Audit) -> u64 {
     audit.accounts.values().map(|history| history.postings).sum()
 }
 
-fn show(thread: &ThreadId, store: &dyn Backend, tree: &Tree, audit: Option<&Audit>, output: &Output) -> Result<()> {
+fn show(
+    thread: &ThreadId,
+    store: &dyn Backend,
+    tree: &AccountTree,
+    audit: Option<&Audit>,
+    output: &Output,
+) -> Result<()> {
     if tree.accounts.is_empty() {
         return output.text(format_args!("{thread} has no account: it called no model with a price"));
     }
@@ -241,7 +250,7 @@ fn line(branch: &Branch, is_own: bool, store: &dyn Backend, output: &Output) -> 
         // What other logs say of its limit is not known.
         Some(Cause::NotInStore) => {
             let here = spent_here(branch, store);
-            format!("{indent}${here} spent by its threads that are here{held}; what is left of its limit is not known")
+            format!("{indent}${here} spent by its threads in this store{held}; what is left of its limit is unknown")
         }
         Some(Cause::Lost) => {
             let counted = account.spent();
@@ -289,10 +298,14 @@ fn at_bound<'b>(branch: &'b Branch, store: &dyn Backend) -> Vec<(&'b Reservation
     }
     let mut answered = BTreeSet::new();
     let is_read = branch.threads.iter().all(|thread| unreported(thread, store, &mut answered).is_ok());
-    let why = |held: &Reservation| match is_read {
-        _ if answered.contains(&held.id) => "usage_not_reported",
-        true => "answer_lost",
-        false => "usage_unknown",
+    let why = |held: &Reservation| {
+        if answered.contains(&held.id) {
+            "usage_not_reported"
+        } else if is_read {
+            "answer_lost"
+        } else {
+            "usage_unknown"
+        }
     };
     unknown.into_iter().map(|held| (held, why(held))).collect()
 }
@@ -363,7 +376,7 @@ fn bar(account: &Account) -> String {
 }
 
 /// The result of a verification.
-fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
+fn judge(thread: &ThreadId, tree: &AccountTree, audit: &Audit) -> Result<()> {
     let Some(first) = audit.found.first() else { return Ok(()) };
     let more = match audit.found.len() {
         1 => String::new(),
@@ -394,7 +407,7 @@ fn judge(thread: &ThreadId, tree: &Tree, audit: &Audit) -> Result<()> {
 }
 
 /// The thread whose log has the call that exceeded a ceiling. A child that exceeds its ceiling exceeds its parents' too.
-fn crossed_in<'a>(tree: &Tree, audit: &'a Audit) -> Option<&'a ThreadId> {
+fn crossed_in<'a>(tree: &AccountTree, audit: &'a Audit) -> Option<&'a ThreadId> {
     let depth =
         |id: &AccountId| tree.accounts.iter().find(|branch| branch.account.id == *id).map(|branch| branch.depth);
     let crossed = audit.found.iter().filter_map(|found| match found {
@@ -441,7 +454,7 @@ fn not_corrected(
     let tree = audit::tree(store, thread).unwrap_or_default();
     failure.hint(match tree.accounts.iter().find(is_it) {
         Some(Branch { account, threads, .. }) => format!(
-            "account `{}` has it: `selvedge budget {} --correct {reservation}={amount} --evidence …`",
+            "the reservation is in account `{}`: `selvedge budget {} --correct {reservation}={amount} --evidence …`",
             account.id,
             threads.last().unwrap_or(&account.id)
         ),

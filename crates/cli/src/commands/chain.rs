@@ -17,9 +17,9 @@ use crate::text::spent;
 /// JSON: {"success", "chain_length", "chain":[{…, "agent_id", "continued":{"how": "handoff" or "resume", "reason": "context_full",
 /// "requested" or null, "new_thread_id", "trailing_turns", "details"} or null}]}, root first; each as the last object of `selvedge
 /// run`, without "result", and with "cost" of that thread alone. "cost" is {"turns", "input_tokens", "output_tokens", "spend",
-/// "duration_ms"}, with "spend_unknown" (the part of "spend" that was charged for lost calls) and "corrected":{"from", "to"} (the
-/// correction by `selvedge budget --correct` of lost calls of earlier threads: "from" minus "to" is subtracted from the chain's
-/// cost).
+/// "duration_ms"}, with "spend_unknown" (the part of "spend" that was charged for lost calls) and "corrected":{"from", "to"}
+/// (`selvedge budget --correct` lowered the cost of lost calls of earlier threads from "from" to "to", and the chain's cost by the
+/// difference).
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {

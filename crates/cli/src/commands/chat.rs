@@ -155,7 +155,7 @@ fn greet(session: &Session<'_>, context: &Context<'_>, lines: &Lines) -> Result<
     });
     context.output.tell("Ctrl-C stops an answer, Ctrl-D leaves, /help shows more.");
     if session.status()? == Some(Status::Running) {
-        context.output.tell("Another process runs the thread now; a message waits for its turn.");
+        context.output.tell("Another process runs the thread now; your message will be queued.");
     }
     Ok(())
 }

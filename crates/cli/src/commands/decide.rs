@@ -176,7 +176,7 @@ fn arguments(file: &std::path::Path, context: &Context<'_>) -> Result<Value> {
 fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     let running = Running::open(context, &of.recording)?;
     let decided = record(&running, &of, choice, context);
-    let (thread, left) = match decided {
+    let (thread, is_queued) = match decided {
         Ok(decided) => decided,
         Err(failure) => {
             running.close(context);
@@ -187,7 +187,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
     let is_undecided = |manifest: &Manifest| manifest.undecided(SystemClock.now()).next().is_some();
     let waits = Some(running.store.get(&thread)?.manifest).filter(is_undecided);
     let is_each = running.project.config.approvals.wait == Wait::Each;
-    if !left && !of.no_run && (waits.is_none() || is_each) {
+    if !is_queued && !of.no_run && (waits.is_none() || is_each) {
         let work = running.run_config(&thread)?;
         let shown = running.show(context, work, |running, work, cancel, tell| {
             running.engine.resume(&thread, Input::nothing(), work.clone(), cancel, tell)
@@ -202,7 +202,7 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
         };
     }
     running.close(context);
-    match (left, &waits) {
+    match (is_queued, &waits) {
         (true, _) => context.output.tell(format!("queued: the process running {thread} will apply it")),
         (false, None) => context.output.tell(format!("`selvedge resume {thread}` continues")),
         (false, Some(_)) if of.no_run => {
@@ -219,13 +219,13 @@ fn decide(of: Calls, choice: &Choice, context: &Context<'_>) -> Result<()> {
 fn record(running: &Running, of: &Calls, choice: &Choice, context: &Context<'_>) -> Result<(ThreadId, bool)> {
     let (thread, calls) = which(running, of)?;
     let work = running.run_config(&thread)?;
-    let mut is_left = false;
+    let mut is_queued = false;
     for call in &calls {
         let decided = decide_one(running, &thread, call, choice, &work)?;
-        is_left |= decided.recorded == Recorded::Left;
+        is_queued |= decided.recorded == Recorded::Queued;
         tell(context, &thread, call, choice, &decided)?;
     }
-    Ok((thread, is_left))
+    Ok((thread, is_queued))
 }
 
 /// Records the decision about one call. If another process holds the thread only to decide about it, waits for that process: the last
@@ -238,15 +238,15 @@ pub(crate) fn decide_one(
     work: &RunConfig,
 ) -> Result<selvedge::Decided> {
     let deadline = Instant::now() + DECIDER_TIMEOUT;
-    let mut left = None;
+    let mut queued = None;
     loop {
         // Before the decision, so that nothing the other process does is missed: it releases the thread, or begins to run it.
         let seen =
             Position { commits: running.store.position()?, requests: u64::MAX, leases: running.store.leases_freed() };
-        let decided = match (running.engine.decide(thread, call, choice.clone(), &who(), work), left.take()) {
+        let decided = match (running.engine.decide(thread, call, choice.clone(), &who(), work), queued.take()) {
             (Ok(decided), _) => decided,
             // The process it was queued for has applied it.
-            (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(left)) => return Ok(left),
+            (Err(selvedge_engine::Error::NoOpenCall { .. }), Some(decided)) => return Ok(decided),
             // The value `false` must not be read as a denial: there is a command for that.
             (Err(error @ selvedge_engine::Error::EditRefused { .. }), _)
                 if *choice == Choice::Approve(Some(Value::Bool(false))) =>
@@ -259,10 +259,10 @@ pub(crate) fn decide_one(
             (Err(error), _) => return Err(hints::refused(&*running.store, &error)),
         };
         let is_run = running.store.get(thread)?.manifest.status == Status::Running;
-        if decided.recorded != Recorded::Left || is_run || Instant::now() > deadline {
+        if decided.recorded != Recorded::Queued || is_run || Instant::now() > deadline {
             return Ok(decided);
         }
-        left = Some(decided);
+        queued = Some(decided);
         running.store.watch(seen, deadline.saturating_duration_since(Instant::now()))?;
     }
 }
@@ -277,7 +277,7 @@ pub(crate) fn tell(
     let recorded = match decided.recorded {
         Recorded::Now => "now",
         Recorded::Before => "before",
-        Recorded::Left => "queued",
+        Recorded::Queued => "queued",
     };
     let decision = choice.as_str();
     if context.output.is_json() {

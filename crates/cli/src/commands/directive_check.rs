@@ -30,7 +30,7 @@ use crate::text::{clean, count};
 ///
 /// JSON: one object per directive, {"id", "ok", "sources", "directive", "warnings", "error"}; "sources" are its own file and then those
 /// that it extends, each with "file", "layer", "place", "verdict" of its signature and "hash"; "directive" is the merged directive
-/// without its body; "warnings" are warnings. "error" is as on stderr, with "file", "line" and "column". If one directive was named and
+/// without its body; "warnings" are texts. "error" is as on stderr, with "file", "line" and "column". If one directive was named and
 /// it is invalid, there is only the error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -12,11 +12,12 @@ use crate::text::clean;
 /// List hooks in the order in which they fire
 ///
 /// Hooks come from four sources, lowest first: built in, your config/agent/hooks.yaml, the project's .ai/config/agent/hooks.yaml, and the
-/// directive. Observers fire after all others. A hook with the id of a lower one replaces it in place. The built-in ones are what a run
+/// directive. Observers fire after all others. A hook with the id of a lower one takes its position. The built-in ones are what a run
 /// does with errors and limits if no other hook decides.
 ///
 /// JSON: one object per hook, {"id", "event", "condition", "actions", "position", "wrap", "observer", "required", "timeout_seconds",
-/// "description", "source", "layer"}; "source" is built_in, user, project or directive, "layer" the one whose place it has.
+/// "description", "source", "layer"}; "source" is built_in, user, project or directive, "layer" the source whose position in the order it
+/// has.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only hooks of this event

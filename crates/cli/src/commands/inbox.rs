@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use selvedge::needs::{Need, needs};
 use selvedge_log::Trust;
 use selvedge_model::event::{ResumeMode, SuspendReason};
 use selvedge_model::{CallId, ThreadId, Timestamp};
@@ -11,7 +12,7 @@ use selvedge_store_local::Access;
 
 use crate::context::{Context, User};
 use crate::error::Result;
-use crate::needs::{Need, needs};
+use crate::needs::Shown as _;
 use crate::output::{BOLD, DIM, Output, WARN, paint};
 use crate::text::{clean, count, local, local_minute};
 
@@ -29,13 +30,13 @@ const TO_RESUME: Duration = Duration::from_secs(3);
 /// answered. Arguments of up to a few pages are shown whole; with THREAD, of any length.
 ///
 /// JSON: one object per need: {"thread_id", "title", "reason", "code", "call_id", "tool", "arguments", "why", "since", "expires_at",
-/// "resume_mode", "expired", "dispatched_at", "probed", "answered", "commands"}. "arguments" are always whole, and null if the need
+/// "action_hash" (what an approval is bound to, or null), "resume_mode", "expired", "dispatched_at", "probed", "answered", "commands"}. "arguments" are always whole, and null if the need
 /// is not about a call or the log can't be read. "since" is when approval was requested, or when the thread was suspended. "answered"
 /// is a queued decision ("approve", "edit", "deny", "done", "not_done", "unknown"), or null. "resume_mode" is what an approval does,
 /// and null for a call whose outcome is unknown: "replay_tool_call" makes the call as it is, "pass_decision_to_tool" makes it with
 /// the value of `approve --with`, and "use_decision_as_tool_result" uses that value as the result without making the call. "expired"
-/// means that the time to decide is over: when resumed, the thread continues without the call. "dispatched_at" and "probed" belong to
-/// a call whose outcome is unknown; "probed" is null if its own run recorded that, else {"call_id", "process": "ended", "gone" or
+/// means that the approval request has expired: when resumed, the thread continues without the call. "dispatched_at" and "probed" belong to
+/// a call whose outcome is unknown; "probed" is null if the run itself recorded that the outcome is unknown, else what recovery found: {"call_id", "process": "ended", "gone" or
 /// "alive" (absent if none is recorded), "reconciled": "unknown" (absent if its tool was not asked), "no_reconcile": true (if it has no reconcile
 /// command)}.
 #[derive(Debug, clap::Args)]

@@ -42,7 +42,7 @@ agent/threads/owners/
 /// JSON: {"project", "store_created", "user", "key", "key_created", "gitignore_created", "files_created":[…]}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only the key and the store
+    /// Create only the key and the store
     #[arg(long)]
     bare: bool,
 }

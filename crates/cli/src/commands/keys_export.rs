@@ -10,7 +10,7 @@ use crate::text::owner;
 
 /// Print a public key in PEM format
 ///
-/// Without a fingerprint, prints your signing key's public half. Others need it to verify what you signed. The private half never
+/// Without a fingerprint, prints your signing key's public half. Other people need it to verify what you signed. The private half never
 /// leaves its file.
 ///
 /// JSON: {"fingerprint", "owner", "public_key", "pem"}

@@ -14,7 +14,7 @@ use crate::text::clean;
 
 /// Trust a key
 ///
-/// Compare the fingerprint with the key's owner, over another channel than the one the file came by. Trust is stored in your Selvedge
+/// Compare the fingerprint with the key's owner, over a different channel than the one that the file came through. Trust is stored in your Selvedge
 /// home; a project can't add to it. Use --again for a key that you revoked.
 ///
 /// JSON, one object per key: {"fingerprint", "owner", "added"}; "added" is false if the key was already known, and "owner" is then

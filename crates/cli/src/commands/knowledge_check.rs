@@ -14,7 +14,7 @@ use crate::text::{clean, count};
 
 /// Check entries of knowledge: signatures, metadata, names, and the entries that they refer to
 ///
-/// An entry that was changed after it was signed, is behind a link, too large, has no text or metadata that can't be read fails the check.
+/// An entry fails the check if it was changed after it was signed, is a symbolic link, is too large, has no text, or has unreadable metadata.
 /// A reference to an entry that does not exist, or a name that is not that of the file, is a warning.
 ///
 /// JSON: one object per entry, {"id", "layer", "shadowed", "condition", "digest", "file", "metadata", "flaws", "ok", "warnings"}

@@ -22,7 +22,7 @@ use crate::text::{clean, count};
 pub(crate) struct Args {
     /// What to search for
     query: String,
-    /// The most results
+    /// The maximum number of results
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=FOUND_MAX as u64))]
     limit: u64,
 }

@@ -13,7 +13,7 @@ use crate::text::{clean, guarded};
 
 /// Show an entry of knowledge, its metadata and its signature
 ///
-/// The entry of the project, or yours if the project has none of this id. Its text is shown as it is, even if it could not be used.
+/// Shows the entry of the project, or yours if the project has none of this id. The text is shown even if a run would refuse it.
 ///
 /// JSON: {"id", "layer", "shadowed", "condition", "digest", "file", "metadata", "flaws", "text"}
 #[derive(Debug, clap::Args)]

@@ -8,7 +8,7 @@ use crate::error::Result;
 
 /// Sign entries of knowledge of the project
 ///
-/// As `selvedge sign` of their files: the signature covers all of a file, its kind and its path.
+/// Does the same as `selvedge sign` with their files: the signature covers all of a file, its kind and its path.
 ///
 /// JSON: one object per entry, as of `selvedge sign`
 #[derive(Debug, clap::Args)]

@@ -194,10 +194,12 @@ fn readable(lines: &[Line]) -> String {
     let answered = lines.iter().rposition(is_unknown).filter(|_| has_answer);
     let mut text = String::new();
     for (index, line) in lines.iter().enumerate() {
-        let at_bound = match is_whole {
-            _ if answered == Some(index) => "usage not reported",
-            true => "answer lost",
-            false => "cost unknown",
+        let at_bound = if answered == Some(index) {
+            "usage not reported"
+        } else if is_whole {
+            "answer lost"
+        } else {
+            "cost unknown"
         };
         let name = format!("{:<16}", event_type(&line.event));
         let summary = summary_at_bound(&line.event, at_bound);

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         return lines.iter().try_for_each(|line| context.output.record(line));
     }
-    let header = ["MODEL", "TIER", "INPUT", "OUTPUT", "WINDOW", "ANSWER", "CREDENTIALS"];
+    let header = ["MODEL", "TIER", "INPUT", "OUTPUT", "CONTEXT", "MAX ANSWER", "CREDENTIALS"];
     context.output.text(table(&header, &[2, 3, 4, 5], lines.iter().map(|line| row(&line.listed))))?;
     context.output.tell(format!(
         "prices in dollars per million tokens; those that come with the program are list prices of {}",

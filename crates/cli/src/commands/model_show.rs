@@ -68,14 +68,16 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
 
 fn settings(known: &KnownModel) -> Vec<(&'static str, String)> {
     let tokens = |tokens: Option<u64>| tokens.map(|tokens| format!("{} tokens", grouped(tokens))).unwrap_or_default();
+    let most =
+        |tokens: Option<u64>| tokens.map(|tokens| format!("at most {} tokens", grouped(tokens))).unwrap_or_default();
     let cached = [("cache read", known.cache_read), ("cache write", known.cache_write)];
     let cached =
         cached.into_iter().filter_map(|(name, price)| Some(format!(", {name} ${}", price?))).collect::<String>();
     vec![
         ("price", format!("input ${}, output ${}{cached} per million tokens", known.input, known.output)),
-        ("window", tokens(known.context_tokens)),
-        ("answer", tokens(known.output_tokens_max.or(known.output_tokens))),
-        ("requested", tokens(known.output_tokens)),
+        ("context", tokens(known.context_tokens)),
+        ("answer", most(known.output_tokens_max.or(known.output_tokens))),
+        ("requested", most(known.output_tokens)),
         ("thinking", tokens(known.thinking_tokens)),
         ("effort", known.effort.clone().unwrap_or_default()),
     ]
@@ -86,5 +88,5 @@ pub(crate) fn unknown(name: &str, models: &selvedge::project::Models) -> Failure
     let mut known: Vec<String> = models.list().into_iter().map(|listed| listed.provider).collect();
     known.dedup();
     let failure = Failure::from(ProjectError::NoModel { model: name.to_owned(), known });
-    failure.hint("`selvedge model list` shows the models; `selvedge config explain models.providers` how to add a host")
+    failure.hint("`selvedge model list` shows the models; `selvedge config explain models.providers` shows how to add a provider")
 }

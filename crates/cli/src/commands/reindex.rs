@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use selvedge::pages::rebuild;
+use selvedge_log::Trust;
 use selvedge_model::ThreadId;
 use selvedge_model::account::AccountId;
+use selvedge_store::{Backend, Filter};
 use selvedge_store_local::disk::RealDisk;
 use selvedge_store_local::{Access, LeftOut, LocalStore, Rebuild, Reindexed};
 use serde::Serialize;
@@ -28,15 +31,21 @@ use crate::text::{clean, count};
 /// a checkpoint would look the same. The report says how many such threads there are. The lists of heads in your Selvedge home
 /// (`selvedge heads export`) are compared with the result: if it is behind one, the exit code is 6.
 ///
-/// JSON: {"threads", "changesets", "tombstones", "finished_deletions", "drained_bytes", "requests", "unconfirmed_ends",
+/// The pages of all threads are written again from their logs.
+///
+/// JSON: {"threads", "changesets", "pages", "tombstones", "finished_deletions", "drained_bytes", "requests", "unconfirmed_ends",
 /// "left_out":[{"thread_id", "why", "known"}], "incomplete_accounts":[…], "notices":[…]}
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
+
+/// How many threads are listed at once.
+const THREADS_AT_ONCE: usize = 200;
 
 #[derive(Serialize)]
 struct ReindexReport<'a> {
     threads: u64,
     changesets: u64,
+    pages: u64,
     tombstones: u64,
     finished_deletions: u64,
     drained_bytes: u64,
@@ -69,11 +78,14 @@ pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
     });
     bar.finish_and_clear();
     let rebuilt = rebuilt?;
+    let mut pages = 0;
     if can_sign {
         // Opening for writing creates missing manifests.
-        context.close(context.open(Access::ReadWrite)?);
+        let store = context.open(Access::ReadWrite)?;
+        pages = write_pages(&*store, &user.trust()?, context)?;
+        context.close(store);
     }
-    show(&rebuilt, context)?;
+    show(&rebuilt, pages, context)?;
     if let Some(first) = rebuilt.left_out.first() {
         return Err(failure(first, rebuilt.left_out.len()));
     }
@@ -82,12 +94,35 @@ pub(crate) fn run(Args {}: &Args, context: &Context<'_>) -> Result<()> {
     user_lists::failure(&*store).map_or(Ok(()), Err)
 }
 
-fn show(rebuilt: &Reindexed, context: &Context<'_>) -> Result<()> {
+/// Writes the pages of all threads again; returns how many there are. A thread whose page can't be written keeps no other from it.
+fn write_pages(store: &dyn Backend, trust: &Trust, context: &Context<'_>) -> Result<u64> {
+    let mut written = 0;
+    let mut after = None;
+    let bar = context.output.progress(2, "writing pages");
+    loop {
+        let found = store.list(&Filter::default(), after, THREADS_AT_ONCE)?;
+        for thread in found.items.iter().map(|found| &found.manifest.thread_id) {
+            match rebuild(store, trust, thread) {
+                Ok(()) => written += 1,
+                Err(error) => context.output.say(clean(&format!("the page of `{thread}` is not written: {error}"))),
+            }
+            bar.set_position(written);
+        }
+        after = found.next;
+        if after.is_none() {
+            bar.finish_and_clear();
+            return Ok(written);
+        }
+    }
+}
+
+fn show(rebuilt: &Reindexed, pages: u64, context: &Context<'_>) -> Result<()> {
     if context.output.is_json() {
         let left = rebuilt.left_out.iter();
         return context.output.record(&ReindexReport {
             threads: rebuilt.threads,
             changesets: rebuilt.changesets,
+            pages,
             tombstones: rebuilt.tombstones,
             finished_deletions: rebuilt.finished_deletions,
             drained_bytes: rebuilt.drained_bytes,

@@ -10,8 +10,8 @@ use selvedge::model::{Event, Manifest};
 use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::project::Project;
 use selvedge::providers::Replay;
-use selvedge::providers::replay::Recorded;
-use selvedge::replay::{Difference, Recording, ReplayOptions, Report, Step, replay};
+use selvedge::providers::replay::RecordedEvents;
+use selvedge::replay::{Difference, RecordedChangeset, Recording, ReplayOptions, Report, replay};
 use selvedge::{Engine, RunConfig};
 use selvedge_model::ThreadId;
 use selvedge_store::Backend;
@@ -39,7 +39,8 @@ use crate::text::{clean, count, one_line};
 /// limit that was given on the command line is not part of the directive: give it again with --limit.
 ///
 /// Prompts are not recorded, so a changed prompt is not a difference. Notices report what is known: a first message that would differ
-/// today, and tools whose definitions differ from `capabilities.md`.
+/// today, what in the system prompt changed since the last run (agent, directive, task, each entry of knowledge, by their digests), entries of
+/// knowledge that hooks brought and that changed since, and tools whose definitions differ from `capabilities.md`.
 ///
 /// With --from, nothing up to that version is compared. If the run that is active there diverges earlier, the rest of that run is
 /// taken from the record, with a notice, and the later runs are compared. If nothing is left to compare, that is an error with exit
@@ -49,8 +50,8 @@ use crate::text::{clean, count, one_line};
 /// "now"}], "differences_count", "ended_at", "state_differs_at", "state_recorded", "state_now", "redefined":[…], "prompt":[{"what",
 /// "recorded", "now"}]}. "identical" means that no difference was found: check "compared", which may be 0. "from_record" is how many
 /// changesets were taken from the record. "ended_at" is the version after which nothing could be compared. "prompt" lists what
-/// differs today outside of the record: "first message", "directive", "capabilities", "acknowledged", "limits" or a tool. Exits with
-/// 1 if there is a difference.
+/// differs today outside of the record: "first message", a part of the system prompt, "directive", "capabilities", "acknowledged",
+/// "limits", an entry of knowledge that a hook brought, or a tool. Exits with 1 if there is a difference.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The thread: any unique prefix of its id or of its hex suffix
@@ -94,7 +95,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let mut born = load(&*store, &thread, store.trust(), Some(0))?.thread.manifest;
     let today = current_directive::today(&*store, &project, &born);
     let work = run_config(&engine, &project, &store, &born)?;
-    let changes = prompt::differences(&*store, today.as_ref(), &born, &work, &redactor, &recording);
+    let changes = prompt::differences(&*store, &project.library, today.as_ref(), &born, &work, &redactor, &recording);
     if args.current_directive {
         current_directive::instead(today, &mut born, &mut recording)?;
     }
@@ -144,8 +145,9 @@ fn nothing_left(thread: &ThreadId, from: u64, last_run: Option<u64>) -> Failure 
 
 /// The last version of the run that a version belongs to.
 fn end_of_run(recording: &Recording, version: u64) -> u64 {
-    let run = recording.steps.iter().find(|step| step.version() == version).and_then(Step::run);
-    let of_run = recording.steps.iter().filter(|step| run.is_some() && step.run() == run).map(Step::version);
+    let run = recording.steps.iter().find(|step| step.version() == version).and_then(RecordedChangeset::run);
+    let of_run =
+        recording.steps.iter().filter(|step| run.is_some() && step.run() == run).map(RecordedChangeset::version);
     of_run.max().unwrap_or(version)
 }
 
@@ -185,12 +187,12 @@ fn run_config(engine: &Engine, project: &Arc<Project>, store: &Arc<dyn Backend>,
 
 /// The version at which the last run began.
 fn last_run(recording: &Recording) -> Option<u64> {
-    let begins = |step: &&Step| step.events.iter().any(|event| matches!(event, Event::RunStarted(_)));
-    recording.steps.iter().rfind(begins).map(Step::version)
+    let begins = |step: &&RecordedChangeset| step.events.iter().any(|event| matches!(event, Event::RunStarted(_)));
+    recording.steps.iter().rfind(begins).map(RecordedChangeset::version)
 }
 
 fn recorded(recording: &Recording) -> Replay {
-    Replay::new(recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events }))
+    Replay::new(recording.steps.iter().map(|step| RecordedEvents { reason: step.reason(), events: &step.events }))
 }
 
 fn show(report: &Report, changes: &[PromptChange], context: &Context<'_>) -> Result<()> {
@@ -228,7 +230,7 @@ fn closing(report: &Report) -> String {
     let thread = &report.thread_id;
     let state = report.state_now.short();
     match (report.is_identical(), report.compared) {
-        (true, 0) => format!("nothing in {thread} was decided by an engine: {given} taken from the record"),
+        (true, 0) => format!("no changeset of {thread} was decided by the engine: {given} taken from the record"),
         (true, _) => {
             let word = paint(GOOD, "identical:");
             format!("{word} {compared} of {thread} decided as recorded, state {state}; {given} taken from the record")
@@ -264,7 +266,8 @@ fn short_text(value: &Value) -> Option<String> {
 
 fn outcome(report: &Report, last_run: Option<u64>) -> Result<()> {
     let Some(first) = report.differences.first() else { return Ok(()) };
-    let (thread, version): (&ThreadId, u64) = (&report.thread_id, first.version);
+    let thread = &report.thread_id;
+    let version = first.version;
     let message = format!("`{thread}` diverged at version {version}: {}", count(report.count, "difference"));
     // The rest of a run that diverged can't be compared.
     let from = report.ended_at.unwrap_or(version);

@@ -1,5 +1,7 @@
 //! `selvedge resume`: resumes a suspended thread.
 
+use std::sync::Arc;
+
 use selvedge::Input;
 use selvedge_engine::Error;
 use selvedge_model::Status;
@@ -33,6 +35,9 @@ pub(crate) struct Args {
     /// Raise a limit, recorded in the thread: turns, tokens, spend, spawns, depth or duration (seconds)
     #[arg(long, value_name = "LIMIT=VALUE", value_parser = crate::limit::parse)]
     raise: Vec<Limits>,
+    /// Continue a graph's run although its definition has changed since; the change is recorded
+    #[arg(long)]
+    accept_changed: bool,
     #[command(flatten)]
     recording: Recording,
 }
@@ -43,7 +48,10 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     }
     let running = Running::open(context, &args.recording)?;
     let thread = super::wait::find(&*running.store, &args.thread)?;
-    let work = running.run_config(&thread)?;
+    let mut work = running.run_config(&thread)?;
+    if let Some(graph) = work.graph.as_mut().filter(|_| args.accept_changed) {
+        Arc::make_mut(graph).accept_changed = true;
+    }
     let input = args.message.clone().map_or_else(Input::nothing, Input::text);
     if args.raise.is_empty() {
         return running.show(context, work, |running, work, cancel, tell| {
@@ -51,7 +59,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         });
     }
     let raise = crate::limit::all(&args.raise);
-    let mut is_left = false;
+    let mut is_queued = false;
     let shown = running.show(context, work, |running, work, cancel, tell| {
         let engine = &running.engine;
         let raised = engine.resume(&thread, input.clone().raising(raise.clone()), work.clone(), cancel, tell);
@@ -59,7 +67,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         // The holder serves pending requests before it releases the lease.
         let end = engine.end_of_chain(&thread)?;
         engine.raise(&end, &raise)?;
-        is_left = true;
+        is_queued = true;
         match (input.is_empty(), running.store.get(&end)?.manifest.status) {
             (false, _) => engine.send(&thread, input, work.clone(), cancel, tell),
             (true, Status::Running) => raised,
@@ -68,7 +76,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
         }
     });
     match shown {
-        Err(failure) if is_left && matches!(failure.code, "lease_held" | "not_runnable") => {
+        Err(failure) if is_queued && matches!(failure.code, "lease_held" | "not_runnable") => {
             context.output.tell(format!("queued: the process running {thread} will apply it"));
             Ok(())
         }

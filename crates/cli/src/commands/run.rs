@@ -22,8 +22,9 @@ use crate::running::{Recording, Running};
 /// from your own script, `recorded:DIR` from calls that --record wrote. `selvedge model list` shows the others.
 ///
 /// JSON: one object per line, each with "type": "committed" with the event, its "thread_id", "version", "seq" and "reason"; "draft"
-/// for output that is not committed yet; "calling"; "retrying"; "dropped"; "state_error"; "missed" if the reader was too slow and
-/// drafts or other uncommitted events were dropped; and last "ended" with the outcome.
+/// for output that is not committed yet; "calling" when a tool is called; "retrying" when the model is asked again; "dropped" if a
+/// request was refused or dropped; "snapshot" if a snapshot could not be saved or used; "state_error" if a step could not be
+/// committed; "missed" if the reader was too slow to get all drafts and other uncommitted events; and last "ended" with the outcome.
 ///
 /// An outcome is the same object everywhere: "thread_id" (the end of the chain), "original_thread_id" (the requested thread, if
 /// different), "status", "run_id", "code" and "why" (why it ended or is suspended, as a code and as a sentence), "result" (the last
@@ -66,7 +67,7 @@ pub(crate) struct Args {
 }
 
 /// Splits `name=value`.
-fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write it as NAME=VALUE".to_owned()),
@@ -128,10 +129,11 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     })
 }
 
-/// Refuses a key that was used for another directive.
-fn check_first(running: &Running, key: &CommitKey, directive: &DirectiveId) -> Result<()> {
+/// Refuses a key that was used for another directive or graph.
+pub(crate) fn check_first(running: &Running, key: &CommitKey, directive: &DirectiveId) -> Result<()> {
     let Some(first) = running.engine.created_under(key).map_err(|error| Failure::of(&error))? else { return Ok(()) };
-    match running.store.get(&first)?.manifest.directive {
+    let manifest = running.store.get(&first)?.manifest;
+    match manifest.graph.map(|graph| graph.id).or(manifest.directive) {
         Some(other) if other != *directive => {
             Err(Failure::usage(format!("this key was already used to run `{other}`, as thread `{first}`"))
                 .hint("use another key"))
@@ -141,7 +143,7 @@ fn check_first(running: &Running, key: &CommitKey, directive: &DirectiveId) -> R
 }
 
 /// Runs the thread in a new process.
-fn detached(
+pub(crate) fn detached(
     running: Running,
     thread: NewThread,
     input: Input,
@@ -161,7 +163,7 @@ fn detached(
 }
 
 /// Inputs as values: JSON if it is valid JSON, so that `n=3` is a number and `name=anna` a string.
-fn values(inputs: Vec<(String, String)>) -> Map<String, Value> {
+pub(crate) fn values(inputs: Vec<(String, String)>) -> Map<String, Value> {
     let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
     inputs.into_iter().map(|(name, text)| (name, value(text))).collect()
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use selvedge::Engine;
-use selvedge::effects::{EffectRunner, embed};
+use selvedge::effects::{EffectRunner, embed_query};
 use selvedge::project::Project;
 use selvedge_engine::thread_search::{ThreadFound, ThreadQuery, ThreadsFound, search_threads};
 use selvedge_log::Trust;
@@ -26,40 +26,42 @@ const PASSAGE_CHARS: usize = 300;
 /// Search all threads
 ///
 /// Searches what users, models and tools wrote, in every thread, and the blobs with what was too large for a line. The best passage of each
-/// thread is shown with its place (thread and line), the messages around it, and the command that shows it whole.
+/// thread is shown with its thread and line, the messages around it, and the command that shows it whole.
 ///
 /// A query is words that must all be in one passage; `"was not paid"` is a phrase, `invo*` the beginning of a word. `OR`, `NOT` and parentheses
-/// combine them; `agent:scribe`, `directive:report`, `status:suspended` and `since:7d` say where. Anything that is no such syntax is text:
-/// `a NEAR b`, `foo:bar`, a lone quote. Case and accents are ignored.
+/// combine them; `agent:scribe`, `directive:report`, `status:suspended` and `since:7d` restrict the search. Anything else is literal text,
+/// such as `a NEAR b`, `foo:bar` or a lone quote. Case and accents are ignored.
 ///
 /// With --semantic the passages whose vectors are close to that of the query are ranked with those that have its words. The vectors are made by
 /// the embedder that the configuration names (`embeddings.model`); if it does not answer, words alone are searched for.
 ///
 /// The search index is brought up to date first. It decides nothing: every passage is read back from the verified log. A passage whose log is
-/// damaged, or not signed by a trusted key, is marked. Without a signing key the index can't be written, and what it lacks is said.
+/// damaged, or not signed by a trusted key, is marked. Without a signing key the index can't be written, and the output says what
+/// it lacks.
 ///
 /// JSON: {"success", "results":[{"thread_id", "agent_id", "directive", "title", "kind", "version", "line_no", "blob", "offset", "at", "passage",
-/// "before", "after", "matches", "unverified":{"code", "why"}, "command"}], "has_more", "ignored", "commits_not_searched", "not_searched"};
-/// "kind" is message or blob, "ignored" are parts of the query that can't be searched for, and "not_searched" counts content that is not
-/// searched: {"blobs_not_text", "blobs_cut", "blobs_unreadable", "threads_unreadable"}.
+/// "before", "after", "matches", "unverified":{"code", "why"}, "command"}], "has_more", "ignored", "commits_not_searched", "words_alone",
+/// "passages_without_vectors", "not_searched"}; "kind" is message or blob, "ignored" are parts of the query that can't be searched for,
+/// "words_alone" is why --semantic was without effect, "passages_without_vectors" counts those that it could not compare, and "not_searched"
+/// counts content that is not searched: {"blobs_not_text", "blobs_cut", "blobs_unreadable", "threads_unreadable"}.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to search for
     #[arg(required = true, value_name = "WORDS")]
     query: Vec<String>,
-    /// Find passages of similar meaning, too, by the embedder of the configuration
+    /// Also find passages of similar meaning, with the configured embedder
     #[arg(long)]
     semantic: bool,
-    /// Only threads of this agent; may be repeated
+    /// Only threads of this agent; can be repeated
     #[arg(long, value_name = "AGENT")]
     agent: Vec<AgentId>,
-    /// Only threads of this directive; may be repeated
+    /// Only threads of this directive; can be repeated
     #[arg(long, value_name = "DIRECTIVE")]
     directive: Vec<DirectiveId>,
-    /// Only threads in this status; may be repeated
+    /// Only threads in this status; can be repeated
     #[arg(long, value_name = "STATUS")]
     status: Vec<Status>,
-    /// Only passages since then: 30m, 12h, 7d, 2w, a day such as 2026-11-18, or a whole time
+    /// Only passages since then: 30m, 12h, 7d, 2w, a day such as 2026-11-18, or a timestamp
     #[arg(long, value_name = "WHEN", value_parser = parse_since)]
     since: Option<Timestamp>,
     /// The maximum number of threads
@@ -84,23 +86,26 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let trust = User::find()?.trust()?;
     let embedder = project.as_ref().map(|project| embedder(project)).transpose()?;
     let (store, is_writable) = open(context)?;
-    let vector = match (&project, &embedder) {
-        (Some(project), Some(embedder)) => {
-            let cancel = running::cancelled_after(running::EFFECTS_TIME);
-            if is_writable {
-                let engine = Engine::new(running::options(&store, trust.clone()));
-                EffectRunner::new(store.clone(), engine, project.clone()).run_one(Effect::Embeddings, &cancel);
-            }
-            vector(&**embedder, text, &cancel, context)
+    let mut vector = None;
+    let mut words_alone = None;
+    if let (Some(project), Some(embedder)) = (&project, &embedder) {
+        match embed_query(&**embedder, &text, &Cancel::new()) {
+            Ok(found) => vector = Some(found),
+            Err(error) => words_alone = Some(error.to_string()),
         }
-        _ => None,
-    };
+        // An embedder that gives no vector for the query gives none for passages.
+        if is_writable && vector.is_some() {
+            let cancel = running::cancelled_after(running::EFFECTS_TIME);
+            let engine = Engine::new(running::options(&store, trust.clone()));
+            EffectRunner::new(store.clone(), engine, project.clone()).run_one(Effect::Embeddings, &cancel);
+        }
+    }
     let asked = ThreadQuery { query, vector, only: None, limit: limit as usize };
     let found = found(&*store, &trust, &asked);
     if is_writable {
         context.close(store);
     }
-    show(&found?, &asked, context)
+    show(&ThreadsFound { words_alone, ..found? }, &asked, context)
 }
 
 /// Opens the store to write to its index, if there is a signing key; else to read.
@@ -118,17 +123,6 @@ fn embedder(project: &Project) -> Result<Arc<dyn Embedder>> {
         Failure::new(Exit::Usage, "embedder_missing", message)
             .hint("set `embeddings.model`, to `hashing` for one that needs no model; or leave out `--semantic`")
     })
-}
-
-/// The vector of a query; nothing if the embedder does not answer, which is said.
-fn vector(embedder: &dyn Embedder, text: String, cancel: &Cancel, context: &Context<'_>) -> Option<(String, Vec<f32>)> {
-    match embed(embedder, &[text], cancel) {
-        Ok(vectors) => vectors.into_iter().next().map(|vector| (embedder.name().to_owned(), vector)),
-        Err(error) => {
-            context.output.say(format!("searched by words alone: {}", clean(&error.to_string())));
-            None
-        }
-    }
 }
 
 fn found(store: &dyn Backend, trust: &Trust, asked: &ThreadQuery) -> Result<ThreadsFound> {
@@ -173,6 +167,13 @@ fn show(found: &ThreadsFound, asked: &ThreadQuery, context: &Context<'_>) -> Res
     if found.commits_not_searched > 0 {
         let commits = count(found.commits_not_searched, "commit");
         output.say(format!("{commits} not searched: the index can only be brought up to date with a signing key"));
+    }
+    if let Some(why) = &found.words_alone {
+        output.say(format!("searched by words alone: {}", clean(why)));
+    }
+    if found.passages_without_vectors > 0 {
+        let passages = count(found.passages_without_vectors, "passage");
+        output.tell(format!("{passages} searched by words alone: vectors are made after runs and by this command"));
     }
     if let Some(left_out) = left_out(found.not_searched) {
         output.tell(left_out);

@@ -7,7 +7,7 @@ use selvedge::items::config::TranscriptIntegrity;
 use selvedge::items::hook::Source;
 use selvedge::snapshot::{Schema, from_log, newest};
 use selvedge_log::recovery::Mode;
-use selvedge_model::fold::Call;
+use selvedge_model::fold::CallState;
 use selvedge_model::limits::whole;
 use selvedge_model::{CallId, Clock, Manifest, Message, Run, Thread, ThreadId};
 use selvedge_store::load::{Loaded, load_as};
@@ -57,7 +57,7 @@ struct StateReport {
     state: Value,
     messages: Vec<Message>,
     runs: Vec<Run>,
-    calls: BTreeMap<CallId, Call>,
+    calls: BTreeMap<CallId, CallState>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
             let why = failure.message;
             context
                 .output
-                .say(format!("NOT to be relied on, and shown because `transcript_integrity` is lenient: {why}"));
+                .say(format!("WARNING: not reliable, and shown only because `transcript_integrity` is lenient: {why}"));
             show(args, &*context.open_unchecked()?, mode, context)
         }
         shown => shown,

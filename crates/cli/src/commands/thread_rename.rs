@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args, context: &Context<'_>) -> Result<()> {
     let thread = store.resolve(&args.thread)?;
     let wait = Duration::from_secs(args.wait.into());
     let delivered = engine.rename(&thread, &args.title, wait)?;
-    let queued = matches!(delivered, Delivered::Left(_));
+    let queued = matches!(delivered, Delivered::Queued(_));
     let version = if queued { None } else { Some(store.get(&thread)?.version) };
     drop(engine);
     context.close(store);

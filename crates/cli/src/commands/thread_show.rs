@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use selvedge::Outcome;
+use selvedge::needs::{self, Need};
 use selvedge_engine::ledger::audit::{self, Cause};
 use selvedge_engine::outcome::of_thread;
 use selvedge_engine::thread_state::ThreadState;
@@ -17,7 +18,6 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::error::Result;
 use crate::imported;
-use crate::needs::{self, Need};
 use crate::output::{BOLD, Output, paint};
 use crate::text::{clean, count, grouped, incomplete, key, local, spent};
 
@@ -61,7 +61,7 @@ struct ThreadDetails {
     outcome: Option<Outcome>,
     /// Replaces the status of the registry: a thread whose process died is stalled.
     #[serde(skip)]
-    standing: ThreadState,
+    state: ThreadState,
 }
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let shown = look(&thread, &*store)?;
     if context.output.is_json() {
         let mut record = serde_json::to_value(&shown).unwrap_or_default();
-        record["status"] = serde_json::json!(shown.standing);
+        record["status"] = serde_json::json!(shown.state);
         return context.output.record(&record);
     }
     let key = key(&shown.head.signer, store.trust());
@@ -86,7 +86,7 @@ fn look(thread: &ThreadId, store: &dyn Backend) -> Result<ThreadDetails> {
         outcome: of_thread(store, store.trust(), &summary).ok(),
         incomplete: incomplete_cause.is_some(),
         incomplete_cause,
-        standing: ThreadState::from(&summary),
+        state: ThreadState::from(&summary),
         needs: needs::need_of(store, &summary),
         summary,
         head: store.head(thread)?,
@@ -114,7 +114,7 @@ fn show(shown: &ThreadDetails, key: &str, output: &Output) -> Result<()> {
         ("agent", Some(manifest.agent_id.to_string())),
         ("directive", manifest.directive.as_ref().map(ToString::to_string)),
         ("task", optional(manifest.task_id.as_ref().map(|task| task.as_str()))),
-        ("status", Some(shown.standing.to_string())),
+        ("status", Some(shown.state.to_string())),
         ("next", shown.needs.as_ref().and_then(next)),
         ("limits", manifest.limits.as_ref().map(limits)),
         ("version", Some(version.to_string())),

@@ -26,7 +26,7 @@ use crate::text::clean;
 /// them.
 ///
 /// A thread gets the tools whose capability its directive and its agent allow; a dangerous tool must also be acknowledged by one of
-/// them. A hidden tool has the same name as an earlier one.
+/// them. A tool is hidden if an earlier one in the list has the same name.
 ///
 /// JSON: one object per tool, {"id", "layer", "hidden", "tool", "error"}; "tool" has "name", "description", "input_schema", "class"
 /// (pure, idempotent or at_most_once), "capability", "risk" and "hash"; "error" is the reason why it is invalid. A tool with a sandbox has

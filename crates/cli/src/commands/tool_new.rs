@@ -32,7 +32,7 @@ struct CreatedTool<'a> {
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let project = context.project()?;
     let text = scaffold::tool(args.name.as_str());
-    // What no tool may be called is said before anything is written.
+    // An invalid name is reported before anything is written.
     selvedge::items::tool::parse(args.name.as_str(), &text)
         .map_err(|flaw| Failure::usage(format!("`{}` can't be the name of a tool: {flaw}", args.name)))?;
     let file = project.join(".ai/tools").join(format!("{}.yaml", args.name));

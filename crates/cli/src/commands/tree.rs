@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use selvedge::needs::{self, Need};
 use selvedge_engine::chain::{Link, Tree, get_tree};
 use selvedge_engine::ledger::audit::{self, Cause};
 use selvedge_engine::thread_state::ThreadState;
@@ -9,10 +10,10 @@ use selvedge_store::Backend;
 use selvedge_store_local::Access;
 use serde_json::Value;
 
-use crate::commands::wait::standing;
+use crate::commands::wait::painted_state;
 use crate::context::Context;
 use crate::error::{Failure, Result};
-use crate::needs::{self, Need};
+use crate::needs::Shown as _;
 use crate::output::{BOLD, DIM, WARN, paint};
 use crate::text::{count, spent};
 
@@ -23,8 +24,8 @@ const POLL: Duration = Duration::from_millis(500);
 ///
 /// Each line is a chain: its threads from root to end, the status of the end, and what the chain and its children used (`incomplete`
 /// if logs of its family are missing or were lost). A thread whose process died is `stalled`. Below a stalled thread, and below a child that waits
-/// for a person, is the command that continues it: it keeps its reserved money until then. Below a thread that waits for a call whose
-/// outcome is unknown are the call, what is known of it, and how to resolve it. Writes nothing.
+/// for a person, is the command that continues it: the thread keeps its reserved money until then. Below a thread that waits for a call whose
+/// outcome is unknown are the call, what is known about it, and the commands that resolve it. Writes nothing.
 ///
 /// JSON: as the last object of `selvedge run`, for the end of the chain, without "result"; with "cost" of the chain and its children,
 /// and {"chain":[…], "children":[…], "truncated", "unknown_calls":[…]}: "chain" as of `selvedge chain`, "children" like this object,
@@ -122,7 +123,7 @@ fn line(tree: &Tree, store: &dyn Backend) -> String {
         None => "",
     };
     let used = format!("{}, {}{missing}", count(tree.outcome.cost.turns, "turn"), spent(&tree.outcome.cost));
-    format!("{}{} {} {}", paint(DIM, earlier), paint(BOLD, end), standing(tree.outcome.status), paint(DIM, used))
+    format!("{}{} {} {}", paint(DIM, earlier), paint(BOLD, end), painted_state(tree.outcome.status), paint(DIM, used))
 }
 
 /// Why what a tree used is not wholly known. Either the account of its chain or that of a chain below it is incomplete.

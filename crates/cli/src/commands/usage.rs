@@ -2,7 +2,7 @@
 
 use selvedge_model::{Cancel, Timestamp};
 use selvedge_store::Backend;
-use selvedge_store::usage::{Group, GroupUsage, Summary, Used};
+use selvedge_store::usage::{Group, GroupUsage, UsageSummary, Used};
 use selvedge_store_local::Access;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -24,10 +24,10 @@ use crate::text::{clean, count, grouped, local_day};
 /// in dollars, "spend_unknown" (the part that was charged at a bound), "duration_ms"}], "total"}.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to add up by
+    /// What to group by
     #[arg(long, value_enum, default_value_t = By::Day)]
     by: By,
-    /// Only runs that ended since then: 30m, 12h, 7d, 2w, a day such as 2026-11-18, or a whole time
+    /// Only runs that ended since then: 30m, 12h, 7d, 2w, a day such as 2026-11-18, or a timestamp
     #[arg(long, value_name = "WHEN", value_parser = super::search::parse_since)]
     since: Option<Timestamp>,
     /// Write CSV
@@ -57,7 +57,7 @@ impl By {
 
 pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let (group, header) = args.by.group();
-    let mut summary = Summary::new(group, local_day);
+    let mut summary = UsageSummary::new(group, local_day);
     let mut add = |store: &dyn Backend| {
         store.each_usage(&mut |record| {
             if args.since.is_none_or(|since| record.timestamp >= since) {

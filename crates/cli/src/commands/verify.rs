@@ -13,7 +13,7 @@ mod verdict;
 use std::path::PathBuf;
 
 use selvedge_log::document::DocumentKind;
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_model::ThreadId;
 use selvedge_store::{Backend, Cursor, Error, Filter};
 use selvedge_store_local::Access;
@@ -42,7 +42,7 @@ const PAGE: usize = 1000;
 /// archive contains the rotations, each signed by both keys. It contains those up to the day it was made: an archive from before a
 /// rotation is verified with an earlier key.
 ///
-/// With --document, verifies one signed file instead: Markdown, YAML, JSON or a script, in Selvedge's or Rye's format. It must be
+/// With --document, verifies one signed file instead: Markdown, YAML, JSON or a script, in the format of Selvedge or of Rye, an earlier system. It must be
 /// signed as the kind and id that follow from its path, or as --kind and --id say, by a key you trust, or by --public-key.
 ///
 /// With --heads, no signature is verified: the store is compared with a list of heads that was kept elsewhere, as by `selvedge heads
@@ -174,7 +174,7 @@ fn every(store: &dyn Backend) -> Result<Vec<ThreadId>> {
 /// Verifies one thread. An unreadable one gets a verdict too, so that the others get theirs.
 fn check(thread: ThreadId, explain: bool, store: &dyn Backend) -> ThreadVerdict {
     let mut statements = Vec::new();
-    let mut keep = |entry: &Entry| {
+    let mut keep = |entry: &ScannedChangeset| {
         if explain {
             statements.extend(Statement::of(entry));
         }

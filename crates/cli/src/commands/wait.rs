@@ -59,9 +59,11 @@ pub(crate) fn run(args: &Args, context: &Context<'_>) -> Result<()> {
     let waited = waited.map_err(|error| Failure::of(&error))?;
     let outcomes = || threads.iter().filter_map(|thread| waited.results.get(thread));
     if context.output.is_json() {
-        context.output.record(&waited)?
+        context.output.record(&waited)?;
     } else {
-        outcomes().try_for_each(|outcome| show(outcome, context))?
+        for outcome in outcomes() {
+            show(outcome, context)?;
+        }
     }
     outcomes().try_for_each(|outcome| ended(&*store, outcome))
 }
@@ -76,8 +78,8 @@ pub(crate) fn find(store: &dyn Backend, prefix: &str) -> Result<ThreadId> {
 
 fn show(outcome: &Outcome, context: &Context<'_>) -> Result<()> {
     let output = context.output;
-    let standing = standing(outcome.status);
-    output.text(format_args!("{} {standing}", paint(BOLD, &outcome.thread_id)))?;
+    let state = painted_state(outcome.status);
+    output.text(format_args!("{} {state}", paint(BOLD, &outcome.thread_id)))?;
     if let Some(result) = &outcome.result {
         output.text(clean(result))?;
     }
@@ -88,14 +90,14 @@ fn show(outcome: &Outcome, context: &Context<'_>) -> Result<()> {
 }
 
 /// The status of a thread, coloured.
-pub(crate) fn standing(standing: ThreadState) -> String {
-    match standing {
-        ThreadState::Is(Status::Completed) => paint(GOOD, standing),
-        ThreadState::Is(Status::Created | Status::Running | Status::Continued) => standing.to_string(),
+pub(crate) fn painted_state(state: ThreadState) -> String {
+    match state {
+        ThreadState::Is(Status::Completed) => paint(GOOD, state),
+        ThreadState::Is(Status::Created | Status::Running | Status::Continued) => state.to_string(),
         ThreadState::Is(Status::Suspended | Status::Cancelled) | ThreadState::Timeout | ThreadState::Interrupted => {
-            paint(WARN, standing)
+            paint(WARN, state)
         }
-        _ => paint(BAD, standing),
+        _ => paint(BAD, state),
     }
 }
 

@@ -396,6 +396,7 @@ fn the_inbox_shows_the_newest_thread_first_and_its_calls_in_order() {
     let mut fields: Vec<&str> = needs[0].as_object().unwrap().keys().map(String::as_str).collect();
     fields.sort_unstable();
     let documented = [
+        "action_hash",
         "answered",
         "arguments",
         "call_id",

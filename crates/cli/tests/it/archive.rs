@@ -183,12 +183,12 @@ fn an_archive_without_rotations_is_only_trusted_with_its_own_key() {
     assert_eq!(needed.len(), 3, "every key that is needed is named at once, and no other: {error}");
     let hint = error["hint"].as_str().unwrap();
     assert!(needed.iter().all(|key| hint.contains(&format!("keys/{}.pem", key.as_str().unwrap()))), "{hint}");
-    // For a user who trusts the oldest key, the hint says that it vouches for the others.
+    // For a user who trusts the oldest key, the hint says that it has signed for the others.
     let friend = Sandbox::new();
     friend.run(&["keys", "trust", &keys[0], "--owner", "Ada"]);
     let error = friend.run(&["import", &file, "--json"]).error_beside_data(6, "untrusted_key");
     assert_eq!(error["keys"].as_array().unwrap().len(), 2, "{error}");
-    assert!(error["hint"].as_str().unwrap().contains("you trust a key that vouches for them"), "{error}");
+    assert!(error["hint"].as_str().unwrap().contains("a key that you trust has signed for them"), "{error}");
     // The hint helps.
     let files: Vec<String> =
         needed.iter().map(|key| format!("{}/{thread}/keys/{}.pem", folder.display(), key.as_str().unwrap())).collect();

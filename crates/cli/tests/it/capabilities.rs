@@ -8,6 +8,15 @@ use selvedge_store::{Commit, Logs};
 
 use crate::running::{PAY_ONCE, RUN, TASK, capabilities, pay, project, put, thread_of};
 
+#[test]
+fn the_capabilities_of_a_thread_stand_on_its_page_as_a_tree() {
+    let sandbox = project(TASK, &pay("echo ok"), PAY_ONCE);
+    let thread = thread_of(&sandbox.run(&RUN));
+    let page = fs::read_to_string(capabilities(&sandbox, &thread)).unwrap();
+    let tree = "## Capabilities Tree\n\n```\nselvedge\n└── execute\n    └── tool\n        └── pay\n```\n";
+    assert!(page.contains(tree), "{page}");
+}
+
 /// The page was edited, and the thread ran without a notice.
 #[test]
 fn an_edited_capabilities_page_stops_the_thread_until_it_is_repaired() {

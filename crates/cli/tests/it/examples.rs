@@ -10,6 +10,7 @@ const PAYDAY: &str = "---\nname: payday\nmodel: scripted:payday.yaml\npermission
 const TRANSFER: &str = "---\nname: transfer\nmodel: scripted:transfer.yaml\npermissions: [tool.send]\n---\nSend it.\n";
 const COUNT: &str =
     "---\nname: count\nmodel: scripted:count.yaml\npermissions: [tool.file.list]\nlimits: { turns: 1 }\n---\nCount.\n";
+const REVIEW: &str = "inputs: [{ name: city }]\npermissions: [tool.file.list]\nstart: look\nstate: { files: [] }\nnodes:\n  look: { action: { item_type: tool, item_id: file_list, params: { path: . } }, assign: { files: '${result}' }, next: end }\n  end: { type: return, output: '${inputs.city}: ${state.files}' }\n";
 const PRICE: &str = "price: { input_per_million_tokens: 1, output_per_million_tokens: 1 }\n";
 /// A result of more than 32 KiB, so that there is one blob in the store.
 const LONG_REPORT: &str = "name: weather\ndescription: The weather.\ncommand: [sh, -c, \"echo rain; head -c 40000 /dev/zero | tr '\\\\0' x\"]\nenvironment: [PATH]\nclass: pure\n";
@@ -31,6 +32,7 @@ fn world() -> (Sandbox, Vec<(&'static str, String)>) {
         (".ai/directives/transfer.md", TRANSFER),
         (".ai/directives/count.md", COUNT),
         (".ai/tools/weather.yaml", LONG_REPORT),
+        (".ai/graphs/review.yaml", REVIEW),
         (".ai/knowledge/house/rules.md", "Be polite.\n"),
         (".ai/tools/pay.yaml", "name: pay\ndescription: Pays.\ncommand: [echo, paid]\n"),
         (
@@ -70,7 +72,8 @@ fn world() -> (Sandbox, Vec<(&'static str, String)>) {
     let blob = blobs.filter(|folder| folder.is_dir()).flat_map(|folder| folder.read_dir().unwrap()).next();
     let blob = blob.unwrap().unwrap().file_name().into_string().unwrap();
     let bens = done("SELVEDGE_HOME=~/ben selvedge keys list --json", 0).json()["current"].as_str().unwrap().to_owned();
-    (sandbox, vec![("9f86d081", blob), ("5c1e07aa", bens)])
+    let token = done("selvedge token new --scope read --json", 0).json()["id"].as_str().unwrap().to_owned();
+    (sandbox, vec![("9f86d081", blob), ("5c1e07aa", bens), ("3f2a9c0d11e7", token)])
 }
 
 /// What must be done before an example that the project alone is not enough for.
@@ -112,6 +115,12 @@ fn the_example_of_every_command_works() {
         assert!(Command::new("cp").arg("-a").args([from, sandbox.root()]).status().unwrap().success());
         assert_eq!(sandbox.shell(before(&command)).code, Some(0), "{command}");
         for line in lines {
+            // A server runs until it is told to end.
+            let line = if command == "serve" {
+                format!("timeout --foreground --preserve-status -s INT 2 {line}")
+            } else {
+                line
+            };
             let line = words.iter().fold(line, |line, (shown, real)| line.replace(shown, real));
             let ran = sandbox.shell(&line);
             if ran.code != Some(0) {

@@ -90,6 +90,16 @@ impl Codes {
         }
     }
 
+    /// The literals that the server refuses with: `Problem::new(StatusCode::CONFLICT, "code"`.
+    fn read_problems(&mut self, source: &str) {
+        let source: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
+        for rest in source.split("StatusCode::").skip(1) {
+            let rest = rest.trim_start_matches(|c: char| c.is_ascii_uppercase() || c == '_');
+            let code = rest.strip_prefix(", \"").and_then(|rest| rest.split('"').next());
+            code.filter(|code| is_code(code)).map(|code| self.add(code));
+        }
+    }
+
     /// The literals that the command line fails with: `Exit::Usage, "code"`, `Failure::new(exit, "code"`, `code: "code"`.
     fn read_failures(&mut self, source: &str) {
         let source: String = source.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -159,6 +169,9 @@ fn codes_of_the_sources() -> Codes {
                 codes.read_findings(&source);
             }
             let is_table = path.starts_with(each.join("src/codes"));
+            if each.ends_with("server") {
+                codes.read_problems(&source);
+            }
             if each.ends_with("cli") && !is_table {
                 codes.read_failures(&source);
             }
@@ -216,7 +229,8 @@ const SHARED: [&str; 11] = [
 #[test]
 fn a_code_has_one_meaning() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let (mut emitters, mut reasons) = (BTreeMap::<String, BTreeSet<String>>::new(), Codes::default());
+    let mut emitters = BTreeMap::<String, BTreeSet<String>>::new();
+    let mut reasons = Codes::default();
     for each in fs::read_dir(crates).unwrap() {
         let each = each.unwrap().path();
         for path in sources(&each.join("src")) {

@@ -183,6 +183,27 @@ fn a_tier_is_the_model_of_the_provider_whose_key_is_there() {
     assert_eq!(named(&[anthropic], "general"), "scripted", "what is configured counts");
 }
 
+/// A conversation with a local model, or with a script, was sent to the vendor whose key is in the environment.
+#[test]
+fn a_key_in_the_environment_is_no_reason_to_send_a_conversation_for_its_title() {
+    let (sandbox, server) = project();
+    let url = server.url();
+    let variables = [("ANTHROPIC_BASE_URL", url.as_str()), ("ANTHROPIC_API_KEY", CANARY)];
+    assert_eq!(run(&sandbox, &["run", "hello"], &variables).code, Some(0));
+    assert_eq!(run(&sandbox, &["send", "@", "And then?"], &variables).code, Some(0));
+    assert!(server.received().is_empty(), "the script has answered");
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["Hello."])));
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["Nothing."])));
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["Saying Hello To Everyone"])));
+    let args = ["run", "hello", "--model", "anthropic:claude-sonnet-5-5"];
+    assert_eq!(run(&sandbox, &args, &variables).code, Some(0));
+    assert_eq!(run(&sandbox, &["send", "@", "And then?"], &variables).code, Some(0));
+    let models: Vec<Value> = server.received().iter().map(|request| request.json()["model"].clone()).collect();
+    assert_eq!(models, ["claude-sonnet-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"]);
+    let shown = sandbox.run(&["thread", "show", "@", "--json"]).json();
+    assert_eq!(shown["title"], "Saying Hello To Everyone");
+}
+
 #[test]
 fn a_recorded_run_is_replayed_offline_and_has_no_key() {
     let (sandbox, server) = project();
@@ -235,9 +256,11 @@ fn canary_is_hidden(configuration: &str, variables: &[(&str, &str)], canary: &st
     configure(
         &sandbox,
         &format!(
-            "providers:\n  - id: host{extra}    {configuration}\nknown: [{{id: 'host:m', input: 1, output: 1}}]\n"
+            "providers:\n  - id: host{extra}    {configuration}\nknown: [{{id: 'host:m', input: 1, output: 1}}]\n\
+             tiers: {{fast: 'host:m'}}\n"
         ),
     );
+    put(&sandbox, ".ai/config/agent/embeddings.yaml", "model: hashing\n");
     // A tool that shows what it should not.
     let file = sandbox.root().join("shown");
     fs::write(&file, format!("the key is {canary}, in JSON {{\"key\":\"{canary}\"}}\n")).unwrap();
@@ -268,8 +291,28 @@ fn canary_is_hidden(configuration: &str, variables: &[(&str, &str)], canary: &st
     let told = String::from_utf8_lossy(&sent.last().unwrap().body).into_owned();
     assert!(told.contains("the key is [redacted], in JSON") && !told.contains(canary), "{told}");
     let mut all = vec![refused, ran];
+    // What is done after a run: a title that repeats the key, by a host that did in its error, and vectors of what was said.
+    let send = ["send", "@", "And then?", "--record", "tape"];
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["Then nothing."])));
+    server.push(Reply::whole(403, &[("content-type", "application/json")], body.to_string()));
+    all.push(run(&sandbox, &send, variables));
+    let doctor = run(&sandbox, &["doctor"], variables);
+    assert!(doctor.stdout.contains("bad key"), "{doctor:?}");
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["Still nothing."])));
+    server.push(answer(&AnthropicDialogue, &FakeAnswer::text(&["The Key Is ", canary])));
+    all.push(run(&sandbox, &send, variables));
+    let named = run(&sandbox, &["thread", "show", "@"], variables);
+    assert!(named.stdout.contains("The Key Is [redacted]"), "{named:?}");
+    for file in [".ai/usage.jsonl", ".ai/agents/agent/embeddings.jsonl", ".ai/agent/threads/search.db"] {
+        assert!(fs::metadata(sandbox.project().join(file)).is_ok_and(|found| found.len() > 0), "{file}");
+    }
+    all.extend([doctor, named]);
     for args in [
-        &["model", "list", "--json"][..],
+        &["usage", "--by", "model"][..],
+        &["search", "--semantic", "the key is", "--json"],
+        &["chain", "search", "@", "key"],
+        &["thread", "list"],
+        &["model", "list", "--json"],
         &["model", "show", "host:m"],
         &["model", "check"],
         &["config", "list"],

@@ -126,7 +126,7 @@ fn permissions_hooks_inputs_and_continuations_that_do_nothing_are_warned_about()
     assert!(has("the permission `tool.nothing.like.it` matches no tool"), "{warnings:?}");
     assert!(has("`tool.fiel.read` matches no tool; did you mean `tool.file.read`?"), "{warnings:?}");
     assert!(!has("`selvedge.fetch.*`") && !has("`tool.file.*`"), "{warnings:?}");
-    assert!(has("hook `greet` can't do what it says: there is no tool `x`"), "{warnings:?}");
+    assert!(has("an action of hook `greet` can't be made: there is no tool `x`"), "{warnings:?}");
     assert!(has("continuation directive `gone/away` can't be used"), "{warnings:?}");
     let checked = sandbox.run(&["directive", "check", "input", "--json"]).json();
     assert_eq!(checked["warnings"][0], "its body names the input `name`, which is not declared");

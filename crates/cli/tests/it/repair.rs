@@ -96,6 +96,11 @@ fn an_accepted_loss_stays_visible_and_the_ledger_agrees() {
     assert_eq!(sandbox.run(&["verify", &file, "--json"]).json()["lost"], told["lost"]);
     let doctor = sandbox.run(&["doctor", "--json"]).json();
     assert!(doctor["findings"].as_array().unwrap().iter().any(|one| one["code"] == "versions_lost"), "{doctor}");
+    let at = sandbox.run(&["state", &thread, "--at", "1", "--json"]);
+    assert!(
+        at.error(6, "version_lost")["message"].as_str().unwrap().contains("version 1 of"),
+        "the state before it was shown"
+    );
     let listed = sandbox.run(&["snapshots", &thread, "--json"]).json();
     assert_eq!(listed["snapshots"][0]["usable"], false, "{listed}");
     assert!(listed["snapshots"][0]["why"].as_str().unwrap().contains("lost"), "{listed}");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::running::{RUN, project, put, thread_of};
+use crate::running::{RUN, paid, project, put, start_and_await, thread_of};
 use crate::support::{Ran, Sandbox};
 
 #[test]
@@ -142,4 +142,40 @@ fn a_state_is_replaced_with_the_message() {
     }
     sandbox.run(&["send", &thread, "on", "--state", "missing.json", "--json"]).error(3, "file_not_found");
     assert_eq!(state(), json!({"fresh": true}));
+}
+
+/// The process dies in the middle of a call that may be made once; its tool says what became of it, with what it would have changed.
+#[test]
+fn a_reconciled_call_changes_the_state_once_and_within_its_scopes() {
+    let noting = |reconciled: &Value| {
+        let tool = json!({
+            "name": "note", "description": "Notes.", "class": "at_most_once", "environment": ["PATH"], "state": [["notes"]],
+            "command": ["sh", "-c", "echo noted >> paid.txt; sleep 60"],
+            "reconcile": ["sh", "-c", "printf %s \"$1\"", "was", reconciled.to_string()],
+        });
+        tool.to_string()
+    };
+    let done = |path: &str| {
+        let patches = [patch(json!([{"op": "append", "path": [path], "value": "milk"}]))];
+        json!({"done": true, "result": "noted", "patches": patches, "state_actions": [{"base_path": [path], "payload": 1}]})
+    };
+    for (path, wanted, said) in
+        [("notes", json!({"notes": ["milk"]}), "noted"), ("other", json!({}), "outside of the paths")]
+    {
+        let sandbox = project(TASK, "", CALL);
+        std::fs::remove_file(sandbox.project().join(".ai/tools/pay.yaml")).unwrap();
+        put(&sandbox, ".ai/tools/note.yaml", &noting(&done(path)));
+        let mut child = start_and_await(&sandbox, 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let ran = sandbox.run(&["resume", "@", "--json"]);
+        let told = ran.records().pop().unwrap()["result"].as_str().unwrap_or_else(|| panic!("{ran:?}")).to_owned();
+        assert!(told.contains(said), "{told}");
+        assert_eq!(sandbox.run(&["send", "@", "again", "--json"]).code, Some(0));
+        assert_eq!(sandbox.run(&["state", "@", "--json"]).json()["state"], wanted);
+        let lines = sandbox.run(&["log", "@", "--json"]).records();
+        let actions = lines.iter().filter(|line| line["event_type"] == "state_action").count();
+        assert_eq!((actions, paid(&sandbox)), (usize::from(path == "notes"), 1));
+        assert_eq!(sandbox.run(&["verify", "@"]).code, Some(0));
+    }
 }

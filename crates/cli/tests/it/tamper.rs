@@ -342,14 +342,24 @@ struct After {
     is_whole: bool,
     paid: bool,
     acknowledged: usize,
+    /// What is left once the database is derived from the logs, if it was.
+    rebuilt: Option<Rebuilt>,
+}
+
+/// What is left once the database is derived from the logs.
+struct Rebuilt {
     doctored: Option<i32>,
-    verified: Option<i32>,
     holds_ceilings: bool,
 }
 
 impl After {
     /// Runs the commands: some that write and run, some that look, and what is left once the database is derived from the logs.
     fn of(world: &World, other: &Sandbox) -> Self {
+        Self::of_steps(world, other, true)
+    }
+
+    /// The same; a rebuild is much of the work, and not every variant of a change needs one.
+    fn of_steps(world: &World, other: &Sandbox, rebuilds: bool) -> Self {
         let ann = world.ann.as_str();
         let task = world.task.as_str();
         let mut ran: Vec<Ran> = Vec::new();
@@ -364,15 +374,20 @@ impl After {
         let denied = run(&["deny", "call_1", "--thread", task, "--json"], "") == Some(0);
         run(&["budget", task, "--verify", "--json"], "");
         run(&["resume", task, "--json"], "");
-        run(&["verify", "--all", "--json"], "");
         run(&["doctor", "--deep", "--json"], "");
         let appended_again = run(&append, &message) == Some(0);
-        run(&["reindex", "--json"], "");
-        let doctored = run(&["doctor", "--json"], "");
-        let verified = run(&["verify", "--all", "--json"], "");
-        run(&["budget", task, "--verify", "--json"], "");
-        let audit = ran.last().map(|ran| ran.stdout.clone()).unwrap_or_default();
-        let audit: Value = serde_json::from_str(audit.lines().next().unwrap_or("null")).unwrap_or_default();
+        let rebuilt = rebuilds.then(|| {
+            run(&["reindex", "--json"], "");
+            // It verifies every signature of every log, and compares the rows with them.
+            let doctored = run(&["doctor", "--deep", "--json"], "");
+            run(&["budget", task, "--verify", "--json"], "");
+            doctored
+        });
+        let rebuilt = rebuilt.map(|doctored| {
+            let audit = ran.last().map(|ran| ran.stdout.clone()).unwrap_or_default();
+            let audit: Value = serde_json::from_str(audit.lines().next().unwrap_or("null")).unwrap_or_default();
+            Rebuilt { doctored, holds_ceilings: audit["verified"]["holds"] == true }
+        });
         let mut added = Vec::new();
         let mut is_whole = true;
         for thread in [ann, task] {
@@ -385,20 +400,7 @@ impl After {
         }
         let paid = other.project().join("paid.txt").exists();
         let acknowledged = log(other, ann).matches("acknowledged").count();
-        let holds_ceilings = audit["verified"]["holds"] == true;
-        Self {
-            ran,
-            appended,
-            appended_again,
-            denied,
-            added,
-            is_whole,
-            paid,
-            acknowledged,
-            doctored,
-            verified,
-            holds_ceilings,
-        }
+        Self { ran, appended, appended_again, denied, added, is_whole, paid, acknowledged, rebuilt }
     }
 
     fn named(&self) -> BTreeSet<String> {
@@ -430,10 +432,11 @@ impl After {
         must(!self.added.iter().any(approves), "a decision was signed that no command made");
         let title = |line: &Value| line["payload"]["title"].as_str().is_some_and(|title| title != "by q2");
         must(!self.added.iter().any(title), "a title was signed that no command gave");
-        // It also warns of what is no damage, such as a disk that is nearly full.
-        must(matches!(self.doctored, Some(0 | 1)), "`doctor` finds damage after `reindex`");
-        must(self.verified == Some(0), "a log does not verify after `reindex`");
-        must(self.holds_ceilings, "a ceiling was exceeded");
+        if let Some(rebuilt) = &self.rebuilt {
+            // It also warns of what is no damage, such as a disk that is nearly full.
+            must(matches!(rebuilt.doctored, Some(0 | 1)), "`doctor` finds damage after `reindex`");
+            must(rebuilt.holds_ceilings, "a ceiling was exceeded");
+        }
         let is_as_if_nothing_was = self.appended && self.denied;
         let is_named = !self.named().is_subset(&control.named());
         match class {
@@ -481,7 +484,9 @@ fn try_table(table: &str) {
             let change_it = |database: &Connection| apply(database, table, &columns, place, &change);
             let Some(other) = world.changed(&change_it) else { continue };
             tried += 1;
-            let after = After::of(&world, &other);
+            // Once for each column and each row: a rebuild derives what it finds in the logs, whichever value it replaces.
+            let rebuilds = place == 0 && !matches!(change, Change::Swap { .. }) || column.is_none();
+            let after = After::of_steps(&world, &other, rebuilds);
             let broken = after.broken(&control, class);
             if !broken.is_empty() {
                 failures.push(format!("row {place}, {change:?}: {broken:?}\n{:#?}", after.ran));

@@ -165,3 +165,79 @@ fn threads_are_named_by_their_age_wherever_one_is_taken() {
     let told = sandbox.run_with(&["append", "@2", "--expect", "0", "--json"], crate::support::HELLO.as_bytes());
     assert_eq!(told.json()["version"], 1);
 }
+
+/// Commands that took only the id of a thread called `@` invalid.
+#[test]
+fn every_command_that_takes_a_thread_takes_its_age() {
+    let (sandbox, _) = Sandbox::with_thread();
+    let message = crate::support::HELLO;
+    for command in [
+        &["append", "@9", "--expect", "0"][..],
+        &["approve", "call", "--thread", "@9"],
+        &["blob", "@9", "ab"],
+        &["budget", "@9"],
+        &["cancel", "@9"],
+        &["chain", "@9"],
+        &["chain", "search", "@9", "x"],
+        &["chat", "--thread", "@9"],
+        &["deny", "call", "--thread", "@9"],
+        &["erase", "@9", "ab", "--reason", "x"],
+        &["export", "@9", "-o", "x.tar"],
+        &["export", "@9", "--format", "nova", "-o", "x.jsonl"],
+        &["heads", "export", "heads.json", "--thread", "@9"],
+        &["inbox", "@9"],
+        &["kill", "@9"],
+        &["log", "@9"],
+        &["repair", "@9"],
+        &["replay", "@9"],
+        &["resume", "@9"],
+        &["send", "@9", "x"],
+        &["settle", "call", "--done", "--thread", "@9"],
+        &["snapshots", "@9"],
+        &["state", "@9"],
+        &["thread", "delete", "@9", "--yes"],
+        &["thread", "list", "--parent", "@9"],
+        &["thread", "new", "--agent", "scribe", "--parent", "@9"],
+        &["thread", "rename", "@9", "x"],
+        &["thread", "show", "@9"],
+        &["transcript", "@9"],
+        &["tree", "@9"],
+        &["verify", "@9"],
+        &["wait", "@9"],
+    ] {
+        let ran = sandbox.run_with(&[command, &["--json"]].concat(), message.as_bytes());
+        assert!(ran.code == Some(3) && ran.stderr.contains("thread_not_found"), "{command:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn the_signed_page_is_shown_with_its_verdict_and_written_again_by_reindex() {
+    let sandbox = hostile();
+    let thread = sandbox.run(&["thread", "show", "@", "--json"]).json()["thread_id"].as_str().unwrap().to_owned();
+    let shown = sandbox.run(&["transcript", &thread, "--page"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    assert!(shown.stderr.contains("is intact") && shown.stderr.contains("and current"), "{shown:?}");
+    let file = sandbox.project().join(format!(".ai/knowledge/agent/threads/ask/{thread}.md"));
+    let page = fs::read(&file).unwrap();
+    assert_eq!(shown.stdout.as_bytes(), page, "the page itself");
+    assert_eq!(sandbox.run(&["verify", "--document", file.to_str().unwrap()]).code, Some(0));
+    let text = String::from_utf8(page.clone()).unwrap();
+    let is_inside = |line: &&str| line.starts_with("## user") || line.starts_with("<script");
+    assert_eq!(outside(&text).into_iter().filter(is_inside).count(), 0, "{text}");
+    // Found with the knowledge, by people and agents.
+    let found = sandbox.run(&["knowledge", "search", "fine", "--json"]).json();
+    assert_eq!(found["results"][0]["id"], json!(format!("agent/threads/ask/{thread}")), "{found}");
+    assert_eq!(found["results"][0]["condition"], "signed_and_intact");
+    fs::remove_file(&file).unwrap();
+    sandbox.run(&["transcript", &thread, "--page", "--json"]).error(2, "no_page");
+    let rebuilt = sandbox.run(&["reindex", "--json"]).json();
+    assert_eq!(rebuilt["pages"], 1, "{rebuilt}");
+    assert_eq!(fs::read(&file).unwrap(), page);
+    // A commit after it, by a program that does nothing else.
+    sandbox.append(&thread, "any", crate::support::HELLO);
+    let stale = sandbox.run(&["transcript", &thread, "--page", "--json"]).json();
+    assert_eq!(stale["current"], false, "{stale}");
+    assert_eq!(stale["log_version"].as_u64(), stale["version"].as_u64().map(|version| version + 1));
+    fs::write(&file, text.replace("Done.", "Undone.")).unwrap();
+    sandbox.run(&["transcript", &thread, "--page", "--json"]).error(6, "integrity");
+}

@@ -102,6 +102,62 @@ fn a_thread_gets_a_title_after_two_messages_and_its_cost_is_the_system_s() {
     assert_eq!(sandbox.run(&["doctor", "--json"]).code, Some(0));
 }
 
+/// What a call for a title cost was only on record if its answer was a title.
+#[test]
+fn a_call_that_gave_no_title_is_booked_and_made_again_only_after_the_next_run() {
+    let sandbox = answering(SAYS);
+    let thread = thread_of(&sandbox.run(&RUN));
+    let usage = "usage: { input_tokens: 50, output_tokens: 5 }";
+    let system = || {
+        let all = sandbox.run(&["usage", "--by", "agent", "--json"]).json();
+        let found = all["groups"].as_array().unwrap().iter().find(|group| group["name"] == "_system").cloned();
+        let found = found.unwrap_or_default();
+        (found["turns"].as_u64(), found["input_tokens"].as_u64())
+    };
+    with_titles(&sandbox, &format!("turns: [{{ say: No, {usage}, repeat: forever }}]\n"));
+    send(&sandbox, &thread);
+    assert_eq!((title(&sandbox, &thread), system()), (Value::Null, (Some(1), Some(50))));
+    assert!(sandbox.run(&["doctor", "--json"]).stdout.contains("no title of three to six words"));
+    // Runs of other threads ask nothing about this one.
+    assert_eq!(sandbox.run(&RUN).code, Some(0));
+    assert_eq!(system(), (Some(1), Some(50)));
+    with_titles(
+        &sandbox,
+        &format!("turns: [{{ error: {{ cut: {{ why: gone, say: The Rain, {usage} }} }}, repeat: forever }}]\n"),
+    );
+    send(&sandbox, &thread);
+    assert_eq!((title(&sandbox, &thread), system()), (Value::Null, (Some(2), Some(100))));
+    with_titles(&sandbox, TITLE);
+    send(&sandbox, &thread);
+    assert_eq!((title(&sandbox, &thread), system()), (json!("The Rain In Bern"), (Some(3), Some(150))));
+    assert_eq!(sandbox.run(&["verify", &thread]).code, Some(0));
+    assert_eq!(sandbox.run(&["replay", &thread, "--json"]).json()["identical"], true);
+    let log = sandbox.run(&["log", &thread]).stdout;
+    assert!(log.contains("no title for this call"), "{log}");
+}
+
+/// A conversation was named after its first words for ever.
+#[test]
+fn a_conversation_gets_a_title_in_place_of_its_first_words_but_not_of_a_name() {
+    let sandbox = answering(SAYS);
+    with_titles(&sandbox, TITLE);
+    let chat = |lines: &str, new: &[&str]| {
+        let args = [&["chat", "--model", "scripted:script.yaml"], new].concat();
+        assert_eq!(sandbox.run_with(&args, lines.as_bytes()).code, Some(0));
+        sandbox.run(&["thread", "show", "@", "--json"]).json()["title"].clone()
+    };
+    assert_eq!(chat("Hello there,\\\nhow are you?\n", &["--new"]), "Hello there, how are you?");
+    assert_eq!(chat("And the rain?\n", &[]), "The Rain In Bern");
+    put(&sandbox, "title.yaml", &TITLE.replace("Rain", "Snow"));
+    assert_eq!(chat("And now?\n", &[]), "The Rain In Bern");
+    // A person gives it a name; also one that it had before.
+    assert_eq!(chat("Good morning\n", &["--new"]), "Good morning");
+    for name in ["Mine", "Good morning"] {
+        assert_eq!(sandbox.run(&["thread", "rename", "@", name]).code, Some(0));
+        assert_eq!(chat("And the rain?\n", &[]), name);
+    }
+}
+
 #[test]
 fn a_name_that_a_person_gave_is_kept() {
     let sandbox = answering(SAYS);

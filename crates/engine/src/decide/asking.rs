@@ -341,7 +341,7 @@ pub(super) fn add(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules, tu
 }
 
 /// The approval requests for the calls of an answer. They are committed with the answer, so that the approver sees them, and can decide,
-/// while the other calls of the round still run.
+/// while the other calls of the turn still run.
 fn asks(fold: &Fold, live: &Live, rules: &Rules, answer: &Message) -> Vec<Event> {
     let calls = answer.content.iter().filter_map(|block| match block {
         Block::ToolCall { id, name, arguments, .. } => Some((id, name, arguments)),

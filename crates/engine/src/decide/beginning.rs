@@ -1,5 +1,7 @@
 //! How a run begins: its input, the verdict on its request, and the cleanup of state that earlier runs left.
 
+use std::borrow::Cow;
+
 use selvedge_model::{Event, Message, Reason, Role, Verdict};
 
 use crate::conversation::OpenCall;
@@ -17,7 +19,8 @@ pub(super) fn begin(fold: &Fold, live: &Live, rules: &Rules, Beginning { start, 
     delta.events.extend(raised.clone().map(Event::ManifestChanged));
     let is_new = |message: &&Message| !message.id.as_ref().is_some_and(|id| fold.conversation.knows(id));
     let messages: Vec<Message> = input.messages.iter().filter(is_new).cloned().collect();
-    if messages.iter().any(|message| message.role == Role::User) {
+    // To a graph, a message is data; its approvals wait for their decisions.
+    if rules.graph.is_none() && messages.iter().any(|message| message.role == Role::User) {
         cancel_pending_approvals(&mut delta, fold, live, rules);
     }
     let state = input.state.as_ref().unwrap_or(fold.state());
@@ -34,7 +37,7 @@ pub(super) fn begin(fold: &Fold, live: &Live, rules: &Rules, Beginning { start, 
 
 /// Answers the calls that still wait for an approval: a message came instead.
 fn cancel_pending_approvals(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules) {
-    let mut state = fold.state().clone();
+    let mut state = Cow::Borrowed(fold.state());
     let is_awaited = |call: &&OpenCall| {
         let known = fold.call(&call.id);
         let is_asked = known.is_some_and(|known| known.ask.is_some() && known.intent.is_none());

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use selvedge_items::config::Wait;
 use selvedge_log::hash::sha256;
 use selvedge_model::event::{Ask, Decision, EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent};
-use selvedge_model::fold::{Call as Known, Spawned};
+use selvedge_model::fold::{CallState as Known, Spawned};
 use selvedge_model::tool::{Call, Output, SandboxReached};
 use selvedge_model::{CallId, Event, Reason, Timestamp, Tool, ToolKind, ToolSpec};
 use serde_json::{Value, json};
@@ -27,6 +27,7 @@ use crate::decide::{
     suspend,
 };
 use crate::fold::Fold;
+use crate::graph;
 use crate::held::Delta;
 use crate::run_config::Permission;
 use crate::spawn::spawned;
@@ -48,7 +49,7 @@ pub(crate) struct PlannedCall {
 #[derive(Debug)]
 pub(crate) enum CallPlan {
     /// It has its result: it is denied, its tool is gone, or its outcome is known.
-    Answer(Output, Option<Event>),
+    Answer(Output, Option<Box<Event>>),
     /// It is made.
     Make(ReadyCall),
     /// Its outcome must be probed.
@@ -153,7 +154,7 @@ pub(super) fn under_way(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step>
 /// The next step while calls are in flight: requests are answered, except a decision about a call that is itself in flight. The log has
 /// an intent and no outcome of that call, so it would be judged as a call whose outcome is unknown. The decision, and the requests after
 /// it, wait until the call has ended.
-fn while_in_flight(fold: &Fold, live: &Live, rules: &Rules) -> Step {
+pub(super) fn while_in_flight(fold: &Fold, live: &Live, rules: &Rules) -> Step {
     if live.inbox == Inbox::Notified {
         return Step::Look(Look::Inbox);
     }
@@ -167,7 +168,7 @@ fn while_in_flight(fold: &Fold, live: &Live, rules: &Rules) -> Step {
 
 /// The events to commit before calls are dispatched: approval requests, spawned children, and the intents of calls that may run at most
 /// once or spawn a child.
-fn intents(fold: &Fold, live: &Live) -> Vec<Event> {
+pub(super) fn intents(fold: &Fold, live: &Live) -> Vec<Event> {
     let mut events: Vec<Event> = live.asks.iter().cloned().map(Event::Asked).collect();
     let ready = || {
         live.flights.iter().filter_map(|flight| match (&flight.ready, &flight.stage) {
@@ -225,22 +226,24 @@ pub(super) fn add_results(delta: &mut Delta, fold: &Fold, live: &Live, rules: &R
 
 /// The step for the calls without a result; none if there are no such calls, or if only a stop remains to be obeyed.
 pub(super) fn next(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step> {
-    let open = fold.conversation.open();
+    let is_under_way = !live.flights.is_empty();
+    let open: Vec<OpenCall> =
+        fold.conversation.open().iter().filter(|open| live.flight(&open.id).is_none()).cloned().collect();
     if open.is_empty() {
         return None;
     }
     // Without time left, no call of an earlier process is made again.
-    if live.turns == 0 && live.stop.is_none() && ending::is_out_of_time(fold, live, rules) {
+    if live.turns == 0 && live.stop.is_none() && !is_under_way && ending::is_out_of_time(fold, live, rules) {
         return Some(suspend(fold, live, rules, ending::out_of_time(fold, live, rules)));
     }
-    let mut open = open.to_vec();
+    let mut open = open;
     if live.turns == 0 {
         // Calls that an earlier run left, and calls that were approved meanwhile, are ordered by id.
-        // Those of hooks come last, in the order in which they fired.
-        open.sort_by(|one, other| match (one.is_of_hook(), other.is_of_hook()) {
-            (true, true) => Ordering::Equal,
-            (false, false) => one.id.cmp(&other.id),
-            (one, other) => one.cmp(&other),
+        // Those of hooks and nodes come last, in the order in which they were opened.
+        open.sort_by(|one, other| match (one.is_of_message(), other.is_of_message()) {
+            (false, false) => Ordering::Equal,
+            (true, true) => one.id.cmp(&other.id),
+            (one, other) => other.cmp(&one),
         });
     }
     let planned = open.into_iter().map(|open| PlannedCall { plan: plan(fold, live, rules, &open), open });
@@ -277,6 +280,10 @@ pub(super) fn next(fold: &Fold, live: &Live, rules: &Rules) -> Option<Step> {
     };
     if planned.iter().any(is_due) {
         return Some(Step::Prepare(planned));
+    }
+    // The others of a loop come back first.
+    if is_under_way {
+        return Some(Step::Wait(None));
     }
     // A run that is to stop waits for no decision.
     live.stop.is_none().then(|| hooks::approval(fold, live, rules, left(planned)))
@@ -332,7 +339,7 @@ pub(crate) fn plan(fold: &Fold, live: &Live, rules: &Rules, open: &OpenCall) -> 
             format!("the arguments of this call are not a JSON object: {written}; make it again with valid JSON");
         return CallPlan::Answer(Output::error(text), None);
     }
-    let Some(tool) = rules.hooks.tool(open).or_else(|| rules.tool(&open.name)) else {
+    let Some(tool) = rules.own_tool(open).or_else(|| rules.tool(&open.name)) else {
         let text = match intent {
             None => format!("there is no tool `{}`", open.name),
             Some(_) => "interrupted: this call was dispatched, its tool no longer exists, and its outcome is unknown"
@@ -431,11 +438,11 @@ fn permitted(
     ControlFlow::Break(CallPlan::AwaitApproval(ask))
 }
 
-/// Whether a call may be made. A tool that only hooks call needs no permission.
+/// Whether a call may be made. A tool that only hooks or nodes call needs no capability.
 fn permission(rules: &Rules, open: &OpenCall, tool: &dyn Tool) -> Permission {
-    match rules.hooks.tool(open) {
-        Some(_) => Permission::Allowed,
-        None => rules.permission(tool, &open.arguments),
+    match rules.own_tool(open) {
+        Some(own) if own.spec().capability.is_empty() => graph::permission(open),
+        _ => rules.permission(tool, &open.arguments),
     }
 }
 
@@ -472,5 +479,5 @@ fn refused(open: &OpenCall, tool: &ToolSpec, why: &str) -> CallPlan {
         Value::Object(fields) => Event::CapabilityDenied(fields),
         _ => Event::CapabilityDenied(Fields::new()),
     };
-    CallPlan::Answer(Output::error(format!("not allowed: {why}")), Some(denied))
+    CallPlan::Answer(Output::error(format!("not allowed: {why}")), Some(Box::new(denied)))
 }

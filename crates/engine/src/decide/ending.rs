@@ -2,6 +2,7 @@
 
 use selvedge_model::answer::End;
 use selvedge_model::event::{Fields, ManifestChanged, SuspendReason, Suspended};
+use selvedge_model::fold::GraphEnd;
 use selvedge_model::limits::{self, Cost, Limits, Reached};
 use selvedge_model::message::Marker;
 use selvedge_model::run::{Failure, FailureClass};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::decide::hooks::{self, Decided};
 use crate::decide::money::Shortage;
-use crate::decide::{Commit, Live, Rules, Step, With, asking, calls, context, results};
+use crate::decide::{Commit, Live, Rules, Step, With, asking, calls, context, graph, results};
 use crate::fold::Fold;
 use crate::held::Delta;
 use crate::outcome;
@@ -36,6 +37,8 @@ pub(crate) enum EndReason {
     Failed(Failed),
     /// Hooks decided so.
     Decided(Decided),
+    /// The graph ended, and its end is on record.
+    Graph(GraphEnd),
 }
 
 /// A failure that ends a run.
@@ -96,7 +99,7 @@ pub(super) fn stopped(fold: &Fold, live: &Live, rules: &RunConfig) -> Option<End
 /// The stop policy that ends the run here, if one does.
 pub(super) fn met(fold: &Fold, live: &Live, rules: &RunConfig) -> Option<PolicyMet> {
     let messages = fold.conversation.messages().get(live.judged..).unwrap_or_default();
-    stop_policy::met(&rules.stops, &stop_policy::rounds(&rules.stops, messages), live.text.as_deref())
+    stop_policy::met(&rules.stops, &stop_policy::turns(&rules.stops, messages), live.text.as_deref())
 }
 
 /// The effective limits: the thread's own, and those of the run configuration where it has none.
@@ -137,6 +140,7 @@ pub(super) fn end(fold: &Fold, live: &Live, rules: &Rules, why: EndReason) -> St
     let is_stopped = matches!(why, EndReason::Stopped(_));
     let ends_in_text = matches!(why, EndReason::Completed);
     let mut meta = record(&mut delta, fold, live, rules, why);
+    delta.events.extend(graph::ended_otherwise(fold, live, meta.thread_status(), meta.termination_detail.as_deref()));
     if meta.thread_status() == Status::Completed {
         keep_session(&mut delta, fold, rules);
         meta.result = ends_in_text.then(|| answer(fold, live)).flatten();
@@ -252,6 +256,7 @@ fn record(delta: &mut Delta, fold: &Fold, live: &Live, rules: &Rules, why: EndRe
             RunMeta { failure: Some(failure), termination_detail: Some(why), ..meta }
         }
         EndReason::Decided(decided) => hooks::record(delta, fold, live, rules, &decided),
+        EndReason::Graph(end) => graph::record(delta, live, end),
         EndReason::Failed(Failed { code, why, failure }) => {
             results::interrupt(delta, fold, &rules.scopes, "interrupted: the run failed before this call was executed");
             delta.messages.push(Message::marker(Marker::Failed, format!("(error: {why})")));

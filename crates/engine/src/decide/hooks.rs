@@ -96,7 +96,7 @@ impl HookMemory {
 }
 
 /// An event that occurs.
-struct Occasion {
+pub(super) struct Occasion {
     event: HookEvent,
     occurrence: String,
     /// What the ids of its calls begin with.
@@ -104,7 +104,7 @@ struct Occasion {
 }
 
 impl Occasion {
-    fn new(fold: &Fold, event: HookEvent, occurrence: String) -> Self {
+    pub(super) fn new(fold: &Fold, event: HookEvent, occurrence: String) -> Self {
         let of = format!("{}:{}:{occurrence}", fold.head.log_id, event.as_str());
         let hex = sha256(of.as_bytes()).to_string();
         Self { event, occurrence, prefix: format!("{CALL_PREFIX}{}.", &hex[..16]) }
@@ -132,10 +132,10 @@ fn turn(fold: &Fold) -> String {
 }
 
 /// What follows from an event: the next step of its hooks, or what they decided.
-type Reaction = ControlFlow<Step, Option<Decided>>;
+pub(super) type Reaction = ControlFlow<Step, Option<Decided>>;
 
 /// Fires the hooks of an event, or their next actions; once all are back, what they decided. `lead` is recorded with the first of them.
-fn react(
+pub(super) fn react(
     fold: &Fold,
     live: &Live,
     rules: &Rules,
@@ -236,7 +236,7 @@ fn decision(fold: &Fold, live: &Live, rules: &Rules, occasion: &Occasion) -> Opt
 }
 
 /// Ends the run as hooks decided, if that is what they decided.
-fn end_as(fold: &Fold, live: &Live, rules: &Rules, decided: Option<Decided>) -> Option<Step> {
+pub(super) fn end_as(fold: &Fold, live: &Live, rules: &Rules, decided: Option<Decided>) -> Option<Step> {
     let decided = decided.filter(|decided| !decided.goes_on())?;
     Some(ending::end(fold, live, rules, EndReason::Decided(decided)))
 }

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use selvedge_model::account::Account;
 use selvedge_model::answer::{Answer, End};
-use selvedge_model::event::{Ask, EffectClass, Process, Suspended, ToolFailure};
+use selvedge_model::event::{Ask, EffectClass, Process, SuspendReason, Suspended, ToolFailure};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::Block;
 use selvedge_model::tool::{Output, SandboxReached};
-use selvedge_model::{CallId, Digest, Event, ModelError, Reason, RunId, RunMeta, Stop, ThreadId, Timestamp, ToolKind};
+use selvedge_model::{
+    CallId, Digest, Event, ModelError, Reason, RunId, RunMeta, Status, Stop, ThreadId, Timestamp, ToolKind,
+};
 use serde_json::json;
 
 use crate::conversation::OpenCall;
@@ -19,6 +21,7 @@ use crate::decide::hooks::HookMemory;
 use crate::decide::requests::{Pending, changes_run};
 use crate::decide::{Commit, With};
 use crate::fold::Fold;
+use crate::graph;
 use crate::spawn::{Refusal, Refused};
 use crate::start::Beginning;
 
@@ -161,7 +164,11 @@ impl Flight {
             CallPlan::Make(ready) => (Some(ready), Stage::Planned, None),
             CallPlan::Probe(_) | CallPlan::AwaitApproval(_) | CallPlan::Unknown | CallPlan::Limited(_) => return None,
         };
-        Some(Self { open, ready, stage, event })
+        Some(Self { open, ready, stage, event: event.map(|event| *event) })
+    }
+
+    pub(crate) fn is_planned(&self) -> bool {
+        matches!(self.stage, Stage::Planned)
     }
 
     pub(crate) fn is_in_flight(&self) -> bool {
@@ -223,14 +230,12 @@ impl Live {
 
     /// Sets the calls that are to be made or answered.
     pub(crate) fn plan(&mut self, planned: Vec<PlannedCall>, fold: &Fold) {
-        self.asks = planned
-            .iter()
-            .filter_map(|call| match &call.plan {
-                CallPlan::AwaitApproval(ask) if !is_on_record(fold, ask) => Some(ask.clone()),
-                _ => None,
-            })
-            .collect();
-        self.flights = planned.into_iter().filter_map(Flight::of).collect();
+        self.asks.extend(planned.iter().filter_map(|call| match &call.plan {
+            CallPlan::AwaitApproval(ask) if !is_on_record(fold, ask) => Some(ask.clone()),
+            _ => None,
+        }));
+        // Others of a graph's loop may be in flight.
+        self.flights.extend(planned.into_iter().filter_map(Flight::of));
     }
 
     /// Begins an attempt of a turn.
@@ -313,6 +318,10 @@ impl Live {
                 let output = Output { content, is_error: true, ..Output::default() };
                 self.at(&call, Stage::Done { output, blob: None, failure, was_made: false });
             }
+            Outcome::Ended { call, output, .. } if self.is_waiting_child(&call, &output) => {
+                let suspended = Suspended::because(SuspendReason::Error, graph::CHILD_SUSPENDED);
+                self.set_finding(call, CallFinding::Limited(suspended));
+            }
             Outcome::Ended { call, output, blob, failure } => {
                 self.at(&call, Stage::Done { output, blob, failure, was_made: true });
             }
@@ -335,6 +344,14 @@ impl Live {
                 self.failed.get_or_insert(failed);
             }
         }
+    }
+
+    /// Whether a node's child is suspended: its node has no outcome yet.
+    fn is_waiting_child(&self, call: &CallId, output: &Output) -> bool {
+        let is_suspended = output.content.get("status").is_some_and(|status| status == Status::Suspended.as_str());
+        let flight = self.flight(call).filter(|_| is_suspended);
+        let ready = flight.filter(|flight| flight.open.is_of_node()).and_then(|flight| flight.ready.as_ref());
+        ready.is_some_and(|ready| ready.tool.kind() == ToolKind::Child)
     }
 
     /// Removes what is on record now.
@@ -366,7 +383,7 @@ impl Live {
             }
             Reason::AssistantTurnCommitted => self.said(&delta.messages),
             // The results of all calls that are back are on record.
-            Reason::ToolResultsCommitted => {
+            Reason::ToolResultsCommitted | Reason::StepCommitted => {
                 self.hooks.committed(&delta.events);
                 self.flights.retain(|flight| !flight.is_done());
             }

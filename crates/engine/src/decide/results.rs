@@ -1,6 +1,7 @@
 //! The record of a call's result: its message, its outcome, its patches, and the cleanup of the call's state. A call that is in no message
 //! gets no message.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use selvedge_model::event::{ToolFailure, ToolOutcome};
@@ -31,17 +32,17 @@ impl CallResult {
 }
 
 /// The state after a delta is committed.
-pub(crate) fn state_after(fold: &Fold, delta: &Delta) -> Value {
-    let mut state = fold.state().clone();
+pub(crate) fn state_after<'f>(fold: &'f Fold, delta: &Delta) -> Cow<'f, Value> {
+    let mut state = Cow::Borrowed(fold.state());
     // These patches were applied without error before.
     for patch in &delta.patches {
-        _ = patch.apply_to(&mut state);
+        _ = patch.apply_to(state.to_mut());
     }
     state
 }
 
 /// Adds one result to a delta: its message, its outcome, its patches, and the cleanup of the call's state.
-pub(crate) fn add(delta: &mut Delta, state: &mut Value, scopes: &Scopes, open: &OpenCall, back: CallResult) {
+pub(crate) fn add(delta: &mut Delta, state: &mut Cow<'_, Value>, scopes: &Scopes, open: &OpenCall, back: CallResult) {
     let CallResult { mut output, mut blob, failure } = back;
     match routed(scopes, &open.id, std::mem::take(&mut output.patches), state) {
         Ok(patches) => {
@@ -55,7 +56,7 @@ pub(crate) fn add(delta: &mut Delta, state: &mut Value, scopes: &Scopes, open: &
     }
     delta.patches.extend(call_cleanup(state, &open.id).inspect(|patch| {
         // It only deletes existing fields.
-        _ = patch.apply_to(state);
+        _ = patch.apply_to(state.to_mut());
     }));
     let mut outcome = ToolOutcome { call_id: open.id.clone(), result: None, error: None, failure, blob };
     if output.is_error {
@@ -113,11 +114,16 @@ pub(crate) fn as_text(content: &Value) -> String {
 }
 
 /// A tool's patches, with each path replaced by the place that its scope gives it; all of them or none.
-fn routed(scopes: &Scopes, call: &CallId, mut patches: Vec<Patch>, state: &mut Value) -> Result<Vec<Patch>, String> {
+fn routed(
+    scopes: &Scopes,
+    call: &CallId,
+    mut patches: Vec<Patch>,
+    state: &mut Cow<'_, Value>,
+) -> Result<Vec<Patch>, String> {
     if patches.is_empty() {
         return Ok(patches);
     }
-    let mut after = state.clone();
+    let mut after = state.clone().into_owned();
     for patch in &mut patches {
         for op in &mut patch.ops {
             let place = scopes.route(op.path(), Some(call));
@@ -125,6 +131,6 @@ fn routed(scopes: &Scopes, call: &CallId, mut patches: Vec<Patch>, state: &mut V
         }
         patch.apply_to(&mut after).map_err(|error| error.to_string())?;
     }
-    *state = after;
+    *state = Cow::Owned(after);
     Ok(patches)
 }

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::asking::{Retry, retry};
 use super::*;
 use crate::start::{Beginning, Start};
-use rules::{dollars, rules};
+use rules::{dollars, graph_rules, rules};
 use world::World;
 
 proptest! {
@@ -29,6 +29,20 @@ proptest! {
     fn every_thread_ends_and_no_effect_is_repeated(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let world = World::new(bytes).run_to_end();
         prop_assert!(world.happened.values().all(|times| *times == 1));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The same of a graph: whatever dies, is refused, lost or decided, every graph ends, and no effect is repeated.
+    #[test]
+    fn every_graph_ends_and_no_effect_is_repeated(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let world = World::with(bytes, graph_rules()).run_to_end();
+        prop_assert!(world.happened.values().all(|times| *times == 1));
+        let progress = world.fold.thread().graph.as_deref().unwrap();
+        prop_assert!(progress.ended.is_some() || !progress.begun, "its end is on record: {progress:?}");
+        prop_assert!(progress.step <= 12);
     }
 }
 

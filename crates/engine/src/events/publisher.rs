@@ -63,7 +63,7 @@ struct OwnCommit {
 }
 
 /// What a commit of a held thread wrote to its log.
-pub(crate) struct Written<'a> {
+pub(crate) struct CommittedLines<'a> {
     pub(crate) thread: &'a ThreadId,
     pub(crate) chain: &'a ThreadId,
     pub(crate) run: Option<&'a RunId>,
@@ -82,7 +82,7 @@ impl Publication {
     pub(crate) fn new(
         engine: &Engine,
         audience: &CallerEvents,
-        written: Written<'_>,
+        written: CommittedLines<'_>,
         births: Vec<FirstChangeset>,
     ) -> Self {
         let engine = engine.clone();
@@ -90,7 +90,7 @@ impl Publication {
         if !audience.is_some() && !engine.bus.is_watched() {
             return Self { engine, audience, own: None };
         }
-        let Written { thread, chain, run, reason, version, end, bytes, lead, events } = written;
+        let CommittedLines { thread, chain, run, reason, version, end, bytes, lead, events } = written;
         // Any caller may run a child from the commit on, so children are published at once. A successor is held, and is published after its
         // predecessor.
         let (successors, children): (Vec<_>, Vec<_>) = births.into_iter().partition(|birth| birth.chain == *chain);

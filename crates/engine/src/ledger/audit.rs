@@ -5,7 +5,7 @@
 //! be gone for a reason that the store knows ([`Unavailable`]); that is reported, and not a flaw, but what follows them can't be checked.
 //! Finally the result is compared with the database. Nothing is written.
 //!
-//! Postings may be made to a tree meanwhile. All accounts of a [`Tree`] are of one moment, and the logs are read after it, so they have every
+//! Postings may be made to a tree meanwhile. All accounts of a [`AccountTree`] are of one moment, and the logs are read after it, so they have every
 //! posting of that moment and perhaps later ones; those are left out, by the versions of their accounts.
 
 mod unavailable;
@@ -30,7 +30,7 @@ use unavailable::{deleted, not_in_store};
 
 /// A tree of accounts and the threads that spend from them.
 #[derive(Clone, Debug, Default)]
-pub struct Tree {
+pub struct AccountTree {
     /// The account at its top: that of a chain without a parent.
     pub root: Option<AccountId>,
     /// The accounts, each after its parent.
@@ -122,9 +122,9 @@ impl fmt::Display for Found {
 }
 
 /// The tree that a thread's account belongs to, by the database.
-pub fn tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
+pub fn tree(store: &dyn Store, thread: &ThreadId) -> Result<AccountTree> {
     let own = store.get(thread)?.manifest.chain_root_id;
-    let Some(mut root) = store.account(&own)? else { return Ok(Tree::default()) };
+    let Some(mut root) = store.account(&own)? else { return Ok(AccountTree::default()) };
     let mut passed = BTreeSet::from([own]);
     while let Some(parent) = root.parent.clone().filter(|parent| passed.insert(parent.clone())) {
         match store.account(&parent)? {
@@ -145,7 +145,7 @@ pub fn tree(store: &dyn Store, thread: &ThreadId) -> Result<Tree> {
 /// How often a tree is read again if it is posted to meanwhile.
 const TRIES: u32 = 4;
 
-fn tree_once(store: &dyn Store, root: &Account) -> Result<Tree> {
+fn tree_once(store: &dyn Store, root: &Account) -> Result<AccountTree> {
     let found = store.tree(&root.id)?;
     let mut below: BTreeMap<Option<AccountId>, Vec<Account>> = BTreeMap::new();
     for account in found {
@@ -163,11 +163,11 @@ fn tree_once(store: &dyn Store, root: &Account) -> Result<Tree> {
         let threads = chain_of(store, &account.id)?;
         accounts.push(Branch { account, reservations, has_moved, depth, threads });
     }
-    Ok(Tree { root: Some(root.id.clone()), accounts })
+    Ok(AccountTree { root: Some(root.id.clone()), accounts })
 }
 
 /// Computes a tree from the signed logs alone, and compares the database with it. Nothing is written.
-pub fn audit(store: &dyn Store, trust: &Trust, tree: &Tree) -> Result<Audit> {
+pub fn audit(store: &dyn Store, trust: &Trust, tree: &AccountTree) -> Result<Audit> {
     let read = BTreeSet::new();
     let mut reader = Reader { store, trust, seen: Vec::new(), lost: Vec::new(), read, found: Vec::new() };
     let roots: Vec<_> = tree.accounts.iter().map(|branch| branch.account.id.clone()).collect();
@@ -307,7 +307,7 @@ impl Reader<'_> {
     }
 
     /// What is known by now: what is gone, and the rest posted again.
-    fn books(&self, tree: &Tree, deleted: &[Unavailable]) -> Result<Books> {
+    fn books(&self, tree: &AccountTree, deleted: &[Unavailable]) -> Result<Books> {
         let extent = self.extent(tree)?;
         let is_of_tree = |lost: &&Unavailable| matches!(lost, Unavailable::Lost { postings, .. } if extent.contains_key(&postings.account));
         let mut gone: Vec<Unavailable> = deleted.iter().chain(self.lost.iter().filter(is_of_tree)).cloned().collect();
@@ -329,7 +329,7 @@ impl Reader<'_> {
     }
 
     /// Whether the database has postings that were not found.
-    fn lacks_postings(&self, tree: &Tree, buried: &[DeletedPostings]) -> bool {
+    fn lacks_postings(&self, tree: &AccountTree, buried: &[DeletedPostings]) -> bool {
         tree.accounts.iter().any(|branch| self.last(&branch.account.id, buried) < branch.account.version)
     }
 
@@ -350,7 +350,7 @@ impl Reader<'_> {
     }
 
     /// How the database differs from the logs about an account.
-    fn differs(&self, branch: &Branch, told: Option<&History>, buried: &[DeletedPostings]) -> Result<Option<Found>> {
+    fn differs(&self, branch: &Branch, logged: Option<&History>, buried: &[DeletedPostings]) -> Result<Option<Found>> {
         let Branch { account, reservations, has_moved, .. } = branch;
         let differs = |why: String| Ok(Some(Found::Database { account: account.id.clone(), why }));
         let counted =
@@ -366,7 +366,7 @@ impl Reader<'_> {
             now if now < read => return counted(now, read),
             _ => {}
         }
-        let Some(told) = told else {
+        let Some(logged) = logged else {
             let Some((missing, _)) = unburied(&account.id, 1, account.version, buried) else { return Ok(None) };
             return differs(format!(
                 "the database has {} postings of it, and no log has posting {missing}",
@@ -374,14 +374,14 @@ impl Reader<'_> {
             ));
         };
         // If an account is not completely known, that was reported already, or is gone.
-        if !told.is_whole {
+        if !logged.is_whole {
             return Ok(None);
         }
-        if told.account.version != account.version {
-            return counted(account.version, told.account.version);
+        if logged.account.version != account.version {
+            return counted(account.version, logged.account.version);
         }
         let reservations = (!has_moved).then_some(reservations.as_slice());
-        match differences(account, reservations, told) {
+        match differences(account, reservations, logged) {
             found if found.is_empty() => Ok(None),
             found => differs(found.join("; ")),
         }
@@ -389,7 +389,7 @@ impl Reader<'_> {
 
     /// The accounts of a tree, up to the postings that the database had; and those whose money comes from one of them according to the logs,
     /// but not according to the database.
-    fn extent(&self, tree: &Tree) -> Result<Extent> {
+    fn extent(&self, tree: &AccountTree) -> Result<Extent> {
         let of_tree: Extent =
             tree.accounts.iter().map(|branch| (branch.account.id.clone(), branch.account.version)).collect();
         let mut extent = of_tree.clone();

@@ -8,30 +8,30 @@ use selvedge_model::account::{Account, AccountStatus, Reservation, ReservationSt
 
 /// All differences between an account with its reservations and its history by the logs; without `reservations` if they are of another
 /// moment.
-pub(super) fn differences(known: &Account, reservations: Option<&[Reservation]>, told: &History) -> Vec<String> {
-    let mut found: Vec<String> = other_parent(known, &told.account).into_iter().collect();
+pub(super) fn differences(known: &Account, reservations: Option<&[Reservation]>, logged: &History) -> Vec<String> {
+    let mut found: Vec<String> = other_parent(known, &logged.account).into_iter().collect();
     let ours = status(known.status);
-    let theirs = status(told.account.status);
+    let theirs = status(logged.account.status);
     if ours != theirs {
         found.push(format!("the database says that it is {ours}, and the logs that it is {theirs}"));
     }
     let ours = figures(known);
-    let theirs = figures(&told.account);
+    let theirs = figures(&logged.account);
     if ours != theirs {
         found.push(format!("the database says {ours}, and the logs {theirs}"));
     }
-    found.extend(reservations.into_iter().flat_map(|known| other_reservations(known, told)));
+    found.extend(reservations.into_iter().flat_map(|known| other_reservations(known, logged)));
     found
 }
 
 /// The difference of the parents of an account.
-pub(super) fn other_parent(known: &Account, told: &Account) -> Option<String> {
+pub(super) fn other_parent(known: &Account, logged: &Account) -> Option<String> {
     let shown = |account: &Account| match &account.parent {
         Some(parent) => format!("its money comes from `{parent}`"),
         None => "its money comes from no other account".to_owned(),
     };
-    (known.parent != told.parent)
-        .then(|| format!("the database says that {}, and the logs that {}", shown(known), shown(told)))
+    (known.parent != logged.parent)
+        .then(|| format!("the database says that {}, and the logs that {}", shown(known), shown(logged)))
 }
 
 fn figures(account: &Account) -> String {
@@ -43,11 +43,11 @@ fn figures(account: &Account) -> String {
     format!("{} spent{children}, {} reserved by {}, {max}", account.spent(), account.reserved, account.open)
 }
 
-fn other_reservations(known: &[Reservation], told: &History) -> Vec<String> {
+fn other_reservations(known: &[Reservation], logged: &History) -> Vec<String> {
     let ours = |name: &str| known.iter().find(|held| held.id.as_str() == name);
-    let names: BTreeSet<&str> = known.iter().chain(told.reservations.values()).map(|held| held.id.as_str()).collect();
-    let told = |name: &str| told.reservations.values().find(|held| held.id.as_str() == name);
-    let one = |name: &str| match (ours(name), told(name)) {
+    let names: BTreeSet<&str> = known.iter().chain(logged.reservations.values()).map(|held| held.id.as_str()).collect();
+    let logged = |name: &str| logged.reservations.values().find(|held| held.id.as_str() == name);
+    let one = |name: &str| match (ours(name), logged(name)) {
         (Some(_), None) => Some(format!("the database has reservation `{name}`, and the logs have not")),
         (None, Some(_)) => Some(format!("the database lacks reservation `{name}`")),
         (Some(ours), Some(theirs)) if ours != theirs => {

@@ -9,7 +9,7 @@ use selvedge_model::{Event, Reason, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::recording::Step;
+use super::recording::RecordedChangeset;
 
 /// One difference between record and replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,12 +35,18 @@ const TOLD_MAX: usize = 20;
 
 impl Difference {
     /// A changeset that is missing, or was replaced by another one.
-    pub(crate) fn of_step(step: &Step, now: Option<Value>) -> Self {
+    pub(crate) fn of_step(step: &RecordedChangeset, now: Option<Value>) -> Self {
         let recorded = Some(outline(step.reason(), &step.events));
         Self::at(step, step.line, "changeset", recorded, now)
     }
 
-    pub(crate) fn at(step: &Step, line: u64, what: &str, recorded: Option<Value>, now: Option<Value>) -> Self {
+    pub(crate) fn at(
+        step: &RecordedChangeset,
+        line: u64,
+        what: &str,
+        recorded: Option<Value>,
+        now: Option<Value>,
+    ) -> Self {
         Self { version: step.version(), line, reason: step.reason(), what: what.to_owned(), recorded, now }
     }
 }
@@ -79,11 +85,21 @@ fn comparable(event: &Event) -> Option<(String, Value)> {
                 }
             }
         }
+        // When exactly the clock was read is not on record.
+        Event::StepStarted(fields)
+        | Event::StepCompleted(fields)
+        | Event::GraphCompleted(fields)
+        | Event::GraphError(fields)
+        | Event::GraphCancelled(fields) => {
+            fields.remove("elapsed_s");
+            fields.remove("not_before");
+        }
         Event::Decision(decision) => decision.action_hash = None,
         Event::RunStarted(run) | Event::RunFinished(run) => {
             // Prompts are not compared.
             run.meta.config = None;
             run.meta.system = None;
+            run.meta.prompt.clear();
             if let Some(cost) = &mut run.meta.cost {
                 without_unknown(cost);
             }
@@ -119,7 +135,7 @@ fn without_unknown(cost: &mut Cost) {
 }
 
 /// All differences between a recorded changeset and the events of the replayed one. Both have the same reason.
-pub(crate) fn differences(step: &Step, now: &[Event]) -> Vec<Difference> {
+pub(crate) fn differences(step: &RecordedChangeset, now: &[Event]) -> Vec<Difference> {
     let now: Vec<Event> = now.iter().map(|event| timed_as(event, &step.events)).collect();
     let recorded = numbered(&step.events);
     let now = numbered(&now);

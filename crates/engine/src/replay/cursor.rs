@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use selvedge_model::event::ToolOutcome;
 use selvedge_model::{CallId, Clock, Event, Ids, Reason, RunId, Timestamp};
 
-use super::recording::{Recording, Step};
+use super::recording::{RecordedChangeset, Recording};
 
 /// A recording and the position in it.
 pub(crate) struct ReplayCursor {
@@ -37,11 +37,11 @@ struct Position {
 }
 
 /// The next record of a call, in the current run.
-pub(crate) enum Fate<'t> {
+pub(crate) enum CallRecord<'t> {
     /// It is about to be dispatched.
     Dispatched,
     /// It ended, in this changeset.
-    Ended(&'t Step, &'t ToolOutcome),
+    Ended(&'t RecordedChangeset, &'t ToolOutcome),
     /// There is none.
     Nothing,
 }
@@ -72,11 +72,11 @@ impl ReplayCursor {
 
     /// The version of the recorded changeset before the next one.
     fn version_before(&self) -> Option<u64> {
-        self.recording.steps.get(self.next().checked_sub(1)?).map(Step::version)
+        self.recording.steps.get(self.next().checked_sub(1)?).map(RecordedChangeset::version)
     }
 
     /// The next changeset.
-    pub(crate) fn next_step(&self) -> Option<&Step> {
+    pub(crate) fn next_step(&self) -> Option<&RecordedChangeset> {
         self.recording.steps.get(self.next())
     }
 
@@ -102,7 +102,8 @@ impl ReplayCursor {
         let Some(done) = self.recording.steps.get(position.next) else { return };
         position.next += 1;
         position.now = done.at;
-        let is_paying = |at| self.recording.steps.get(at).is_some_and(|step: &Step| step.reason() == Reason::Reserved);
+        let is_paying =
+            |at| self.recording.steps.get(at).is_some_and(|step: &RecordedChangeset| step.reason() == Reason::Reserved);
         position.is_paid = is_paying(position.next);
         while is_paying(position.next) {
             position.next += 1;
@@ -159,25 +160,25 @@ impl ReplayCursor {
     }
 
     /// The next record of a call, in the current run.
-    pub(crate) fn fate(&self, call: &CallId) -> Fate<'_> {
+    pub(crate) fn call_record(&self, call: &CallId) -> CallRecord<'_> {
         let next = self.next();
         let is_lease_lost = self.is_lease_lost();
         let rest = self.recording.steps.get(next..).unwrap_or_default();
-        let run: Option<&RunId> = rest.first().and_then(Step::run);
+        let run: Option<&RunId> = rest.first().and_then(RecordedChangeset::run);
         if is_lease_lost {
-            return Fate::Nothing;
+            return CallRecord::Nothing;
         }
         // The end of a run answers the open calls itself, instead of their tools.
         for step in rest.iter().take_while(|step| step.run() == run && step.finished().is_none()) {
             for event in &step.events {
                 match event {
-                    Event::ToolIntent(intent) if intent.call_id == *call => return Fate::Dispatched,
-                    Event::ToolOutcome(outcome) if outcome.call_id == *call => return Fate::Ended(step, outcome),
+                    Event::ToolIntent(intent) if intent.call_id == *call => return CallRecord::Dispatched,
+                    Event::ToolOutcome(outcome) if outcome.call_id == *call => return CallRecord::Ended(step, outcome),
                     _ => {}
                 }
             }
         }
-        Fate::Nothing
+        CallRecord::Nothing
     }
 }
 

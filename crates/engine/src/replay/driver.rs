@@ -25,9 +25,9 @@ use selvedge_store::memory::MemoryStore;
 use selvedge_store::{Acquire, Commit, Error as StoreError, Inbox, Leases, Logs, Store};
 use serde_json::json;
 
-use super::cursor::{EngineClock, Fate, RecordedIds, ReplayCursor, StoreClock};
+use super::cursor::{CallRecord, EngineClock, RecordedIds, ReplayCursor, StoreClock};
 use super::judge::Judge;
-use super::recording::Step as Recorded;
+use super::recording::RecordedChangeset;
 use super::stand_ins::{self, NoProcesses, RecordedChildren, RecordedModel, RecordedTool};
 use super::{ReplayOptions, Report};
 use crate::calls::{EndedCall, call_end};
@@ -120,7 +120,7 @@ impl Driver {
     }
 
     /// What led to a changeset outside of a run.
-    fn cause(&self, step: &Recorded) -> Cause {
+    fn cause(&self, step: &RecordedChangeset) -> Cause {
         let is_foreign = step.run().is_some_and(|run| self.foreign.contains(run));
         if is_foreign || step.version() <= self.from {
             return Cause::Given;
@@ -163,7 +163,7 @@ impl Driver {
     }
 
     /// Takes a changeset over as it is.
-    fn take_over(&mut self, step: &Recorded) -> Result<()> {
+    fn take_over(&mut self, step: &RecordedChangeset) -> Result<()> {
         let is_birth = step.version() == 0;
         if let Some(log_id) = self.tape.recording.log_id().filter(|_| is_birth) {
             self.logs.next_are([log_id.as_str()]);
@@ -176,7 +176,7 @@ impl Driver {
     }
 
     /// Settles a run whose lease was taken away.
-    fn settle(&mut self, step: &Recorded) -> Result<()> {
+    fn settle(&mut self, step: &RecordedChangeset) -> Result<()> {
         let mut lease = self.engine.lease(&self.thread, Acquire::default())?;
         self.other.beat(self.last_beat(step)?)?;
         lease.set_taken_from(self.other.owner());
@@ -186,7 +186,7 @@ impl Driver {
     }
 
     /// When a lost run was last alive, computed from its recorded running time.
-    fn last_beat(&self, step: &Recorded) -> Result<Timestamp> {
+    fn last_beat(&self, step: &RecordedChangeset) -> Result<Timestamp> {
         use selvedge_store::Registry;
         let counted = step.finished().and_then(|meta| meta.cost.as_ref()).map_or(0, |cost| cost.duration_ms);
         let lost = self.store.runs(&self.thread)?.into_iter().find(|run| Some(&run.run_id) == step.run());
@@ -199,18 +199,18 @@ impl Driver {
     }
 
     /// Repeats a decision or a raise that was made while nothing ran.
-    fn repeat_request(&mut self, step: &Recorded) -> Result<()> {
+    fn repeat_request(&mut self, step: &RecordedChangeset) -> Result<()> {
         self.store.post(request(&self.thread, step))?;
         let lease = self.engine.lease(&self.thread, Acquire::default())?;
         let mut held = self.take(lease)?;
-        let heard = held.drain(Some(&self.work));
+        let drained = held.drain(Some(&self.work));
         held.observer = None;
         self.engine.release_thread(held)?;
-        heard.map(|_| ())
+        drained.map(|_| ())
     }
 
     /// Repeats the stop of a suspended thread.
-    fn stop(&mut self, step: &Recorded, stop: Stop) -> Result<()> {
+    fn stop(&mut self, step: &RecordedChangeset, stop: Stop) -> Result<()> {
         let lines = self.store.head(&self.thread)?.lines;
         self.runs.next_are(step.run().map(RunId::as_str));
         self.engine.stop(&self.thread, stop)?;
@@ -224,8 +224,8 @@ impl Driver {
 
     /// Redefines the tools from this run on, if the recorded run found them redefined and requested approvals again. The new definitions are
     /// not on record; that they differ is.
-    fn redefine(&mut self, step: &Recorded) {
-        let of_run = |other: &&Recorded| other.version() >= step.version() && other.run() == step.run();
+    fn redefine(&mut self, step: &RecordedChangeset) {
+        let of_run = |other: &&RecordedChangeset| other.version() >= step.version() && other.run() == step.run();
         let asked = self.tape.recording.steps.iter().filter(of_run).flat_map(|step| &step.events);
         let asked = asked.filter_map(|event| match event {
             Event::Asked(ask) if ask.redefined => Some(ask.tool.clone()),
@@ -242,7 +242,7 @@ impl Driver {
 
     /// Whether a retry could have helped a model that failed in this run. The record has the class of the failure, without the provider's
     /// status code, and how the run ended: if it was suspended, all attempts were used.
-    fn classes(&self, step: &Recorded) -> Vec<ErrorClass> {
+    fn classes(&self, step: &RecordedChangeset) -> Vec<ErrorClass> {
         let steps = &self.tape.recording.steps;
         let from = steps.partition_point(|other| other.version() < step.version());
         let rest = steps[from..].iter().filter(|other| other.run() == step.run());
@@ -253,7 +253,7 @@ impl Driver {
     }
 
     /// Repeats a run, from its input to its end.
-    fn run(&mut self, step: &Recorded) -> Result<()> {
+    fn run(&mut self, step: &RecordedChangeset) -> Result<()> {
         self.redefine(step);
         let classes = self.classes(step);
         Arc::make_mut(&mut self.work).classes = classes;
@@ -295,9 +295,9 @@ impl Driver {
         &self,
         held: Box<HeldThread>,
         start: Start,
-        heard: RunControl,
+        control: RunControl,
     ) -> (Box<HeldThread>, Result<outcome::Outcome>) {
-        let mut running = match Running::begin(held, start, self.work.clone(), heard) {
+        let mut running = match Running::begin(held, start, self.work.clone(), control) {
             Ok(running) => running,
             Err(unbegun) => {
                 let (held, error) = *unbegun;
@@ -318,6 +318,10 @@ impl Driver {
                     }
                 }
                 Step::Wait(Some(_)) => running.live.rested(),
+                Step::Pause(pause) => {
+                    let millis = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+                    self.tape.not_before(running.live.now, millis);
+                }
                 Step::Wait(None) => self.land_next(&mut running, &mut started),
                 Step::Done => return running.over(),
             }
@@ -356,20 +360,26 @@ impl Driver {
 
     /// Lets those calls come back next that come back next in the record.
     fn land_next(&self, running: &mut Running, started: &mut Readied) {
-        let next =
-            self.tape.next_step().filter(|_| !self.tape.is_lease_lost()).map(Recorded::outcomes).unwrap_or_default();
+        let next = self
+            .tape
+            .next_step()
+            .filter(|_| !self.tape.is_lease_lost())
+            .map(RecordedChangeset::outcomes)
+            .unwrap_or_default();
         let is_next = |call: &CallId| next.contains(call);
         // A call without a recorded outcome came back as unknown.
-        let is_lost = |call: &CallId| !matches!(self.tape.fate(call), Fate::Ended(..));
+        let is_lost = |call: &CallId| !matches!(self.tape.call_record(call), CallRecord::Ended(..));
         let away = running.live.flights.iter().filter(|flight| flight.is_in_flight());
         let away: Vec<(CallId, bool)> = away.map(|flight| (flight.open.id.clone(), flight.is_once())).collect();
         let has_next = away.iter().any(|(call, _)| is_next(call));
         let has_lost = !has_next && !next.is_empty() && away.iter().any(|(call, _)| is_lost(call));
         for (call, is_once) in away {
-            let goes = match (has_next, has_lost) {
-                (true, _) => is_next(&call),
-                (false, true) => is_lost(&call),
-                (false, false) => true,
+            let goes = if has_next {
+                is_next(&call)
+            } else if has_lost {
+                is_lost(&call)
+            } else {
+                true
             };
             if let Some(started) = goes.then(|| started.remove(&call)).flatten() {
                 let (landed, failure) = call_end(started.dispatch(&running.cancel).wait(), is_once);
@@ -459,7 +469,9 @@ impl ExternalEvents {
 /// The current agent, with nothing from outside but the record.
 fn offline(mut work: RunConfig, model: Arc<dyn selvedge_model::Model>, tape: &Arc<ReplayCursor>) -> RunConfig {
     work.model = Arc::new(RecordedModel { today: work.model, recorded: model, tape: tape.clone() });
-    for tool in work.tools.iter_mut().chain(&mut Arc::make_mut(&mut work.hooks).tools) {
+    let graph = work.graph.as_mut().map(Arc::make_mut);
+    let of_nodes = graph.map(|graph| graph.tools.iter_mut()).into_iter().flatten();
+    for tool in work.tools.iter_mut().chain(&mut Arc::make_mut(&mut work.hooks).tools).chain(of_nodes) {
         *tool = Arc::new(RecordedTool { spec: tool.spec().clone(), kind: tool.kind(), tape: tape.clone() });
     }
     // Children are not run again: the result of their call is the recorded one.
@@ -485,13 +497,13 @@ fn last_name(thread: &str) -> &str {
 }
 
 /// Whether a changeset of a run is decided by the engine: not what a dead process left, nor the effect of a failing disk.
-fn is_decided(step: &Recorded) -> bool {
+fn is_decided(step: &RecordedChangeset) -> bool {
     let Some(meta) = step.finished() else { return true };
     let is_decided = meta.failure.as_ref().is_some_and(|failure| failure.class != FailureClass::Engine);
     !step.is_lost() && (meta.outcome != Some(Status::Error) || is_decided)
 }
 
-fn stopped(step: &Recorded) -> Cause {
+fn stopped(step: &RecordedChangeset) -> Cause {
     let is_done = step.finished().is_some_and(|meta| meta.status == RunStatus::Done);
     match stand_ins::stop(step) {
         Some(stop) if is_done && stop != Stop::OutOfTime => Cause::Stopped(stop),
@@ -515,7 +527,7 @@ fn raise(changed: &ManifestChanged) -> Option<&selvedge_model::limits::Limits> {
 
 /// The request that led to a changeset that served one. A decision is repeated without its action hash, so it applies to the current
 /// definition of the tool.
-fn request(thread: &ThreadId, step: &Recorded) -> Posted {
+fn request(thread: &ThreadId, step: &RecordedChangeset) -> Posted {
     let request = step.events.iter().find_map(|event| match event {
         Event::Decision(decision) => {
             let mut decision = decision.clone();
@@ -556,7 +568,7 @@ fn decision_about_nothing() -> Decision {
 }
 
 /// The recorded start of a run.
-fn start(step: &Recorded) -> Start {
+fn start(step: &RecordedChangeset) -> Start {
     let mut input = Input::nothing();
     let mut request = None;
     let answered: Vec<&CallId> = step

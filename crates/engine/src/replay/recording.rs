@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_log::Trust;
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_model::event::{Checkpoint, LineOrder};
 use selvedge_model::{CallId, Changeset, Event, LogId, Reason, RunId, RunMeta, ThreadId, Timestamp};
 use selvedge_store::load::each_changeset;
@@ -15,12 +15,12 @@ pub struct Recording {
     /// The thread.
     pub thread: ThreadId,
     /// Its changesets, from its creation on.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecordedChangeset>,
 }
 
 /// One changeset of a log.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct RecordedChangeset {
     /// The number of the first event's line, from 1, as an editor counts.
     pub line: u64,
     /// When it was committed.
@@ -35,7 +35,7 @@ impl Recording {
     /// Reads the log of a thread, every hash and the last signature checked.
     pub fn read(logs: &dyn Logs, thread: &ThreadId, trust: &Trust) -> Result<Self> {
         let mut steps = Vec::new();
-        each_changeset(logs, thread, trust, |entry| steps.extend(Step::of(entry)))?;
+        each_changeset(logs, thread, trust, |entry| steps.extend(RecordedChangeset::of(entry)))?;
         Ok(Self { thread: thread.clone(), steps })
     }
 
@@ -67,9 +67,9 @@ impl Recording {
 
     /// The version before the run that is active at this one, or the version itself if there is none. A run that was lost there is not active.
     pub(crate) fn before_run(&self, version: u64) -> u64 {
-        let goes_on = |step: &&Step| !step.begins_run() && !step.is_lost();
+        let goes_on = |step: &&RecordedChangeset| !step.begins_run() && !step.is_lost();
         let next = self.steps.iter().find(|step| step.version() > version).filter(goes_on);
-        let Some(run) = next.and_then(Step::run) else { return version };
+        let Some(run) = next.and_then(RecordedChangeset::run) else { return version };
         let begin = self.steps.iter().find(|step| step.begins_run() && step.run() == Some(run));
         begin.and_then(|step| step.version().checked_sub(1)).map_or(version, |before| before.min(version))
     }
@@ -86,8 +86,8 @@ impl Recording {
     }
 }
 
-impl Step {
-    fn of(entry: Entry) -> Option<Self> {
+impl RecordedChangeset {
+    fn of(entry: ScannedChangeset) -> Option<Self> {
         let mut lines = entry.lines;
         let last = lines.pop()?;
         let Event::Checkpoint(checkpoint) = last.event else { return None };

@@ -18,10 +18,11 @@ use selvedge_model::{
 };
 use serde_json::{Value, json};
 
-use super::cursor::{Fate, ReplayCursor};
-use super::recording::Step;
+use super::cursor::{CallRecord, ReplayCursor};
+use super::recording::RecordedChangeset;
 use crate::approval::{with_change, with_redefinition};
 use crate::decide::hooks::{failed_attempt, original};
+use crate::graph::PATCH_SOURCE as GRAPH_SOURCE;
 use crate::run_config::RunConfig;
 use crate::spawn::{Children, NewChild, Refused};
 
@@ -65,7 +66,7 @@ impl Model for RecordedModel {
 }
 
 /// What stopped the run that ends in this changeset, if it was stopped.
-pub(crate) fn stop(step: &Step) -> Option<Stop> {
+pub(crate) fn stop(step: &RecordedChangeset) -> Option<Stop> {
     match step.code()? {
         "cancelled" => Some(Stop::Cancelled),
         "killed" => Some(Stop::Killed),
@@ -115,10 +116,10 @@ impl Tool for RecordedTool {
     }
 
     fn reconcile(&self, call: &Call, _: &Cancel) -> Reconciled {
-        match self.tape.fate(&call.id) {
-            Fate::Dispatched => Reconciled::NotDone,
-            Fate::Ended(step, outcome) => Reconciled::Done(output(step, outcome, call, &self.tape)),
-            Fate::Nothing => Reconciled::Unknown,
+        match self.tape.call_record(&call.id) {
+            CallRecord::Dispatched => Reconciled::NotDone,
+            CallRecord::Ended(step, outcome) => Reconciled::Done(output(step, outcome, call, &self.tape)),
+            CallRecord::Nothing => Reconciled::Unknown,
         }
     }
 }
@@ -129,8 +130,8 @@ impl Started for Ready {
     }
 
     fn dispatch(self: Box<Self>, _: &Cancel) -> Dispatch {
-        Dispatch::Done(match self.tape.fate(&self.call.id) {
-            Fate::Ended(step, outcome) => Ok(output(step, outcome, &self.call, &self.tape)),
+        Dispatch::Done(match self.tape.call_record(&self.call.id) {
+            CallRecord::Ended(step, outcome) => Ok(output(step, outcome, &self.call, &self.tape)),
             _ => Err(ToolError::Lost { tool: self.tool, why: "the record has no outcome of it".to_owned() }),
         })
     }
@@ -147,7 +148,7 @@ pub(crate) struct RecordedChildren {
 
 impl Children for RecordedChildren {
     fn new_child(&self, call: &Call, parent: &Manifest) -> Result<NewChild, String> {
-        if matches!(self.tape.fate(&call.id), Fate::Dispatched) {
+        if matches!(self.tape.call_record(&call.id), CallRecord::Dispatched) {
             let thread = NewThread::of(parent.agent_id.clone());
             return Ok(NewChild { thread, messages: Vec::new(), detached: false });
         }
@@ -171,14 +172,14 @@ pub(crate) fn refused(tape: &ReplayCursor, call: &Call) -> Option<Refused> {
 
 /// The recorded failure of a call whose tool gave no result.
 fn failure(tape: &ReplayCursor, call: &Call) -> Option<ToolFailure> {
-    match tape.fate(&call.id) {
-        Fate::Ended(_, outcome) => outcome.failure.clone(),
+    match tape.call_record(&call.id) {
+        CallRecord::Ended(_, outcome) => outcome.failure.clone(),
         _ => None,
     }
 }
 
 /// The recorded result of a tool, without the notes that the engine added for the model.
-fn output(step: &Step, outcome: &ToolOutcome, call: &Call, tape: &ReplayCursor) -> Output {
+fn output(step: &RecordedChangeset, outcome: &ToolOutcome, call: &Call, tape: &ReplayCursor) -> Output {
     if let Some(injected) = injected(step, &call.id) {
         return Output { content: original(&injected), patches: patches(step, &call.id), ..Output::default() };
     }
@@ -201,7 +202,7 @@ fn output(step: &Step, outcome: &ToolOutcome, call: &Call, tape: &ReplayCursor) 
 }
 
 /// The context that a hook's call brought.
-fn injected(step: &Step, call: &CallId) -> Option<Injected> {
+fn injected(step: &RecordedChangeset, call: &CallId) -> Option<Injected> {
     let of = |event: &Event| match event {
         Event::ContextInjected(fields) => Injected::of(fields).filter(|injected| injected.call_id == *call),
         _ => None,
@@ -214,7 +215,7 @@ fn is_text_of(value: &Value, text: &str) -> bool {
 }
 
 /// The result of a call as the model got it.
-fn shown(step: &Step, call: &CallId) -> Option<Value> {
+fn shown(step: &RecordedChangeset, call: &CallId) -> Option<Value> {
     let messages = step.events.iter().filter_map(|event| match event {
         Event::Message(message) => Some(message),
         _ => None,
@@ -241,7 +242,7 @@ fn without(content: Value, note: impl Fn(Output) -> Output) -> Value {
 }
 
 /// The state actions of a call: each names it.
-fn actions(step: &Step, call: &CallId) -> Vec<Fields> {
+fn actions(step: &RecordedChangeset, call: &CallId) -> Vec<Fields> {
     let of_call = |event: &Event| match event {
         Event::StateAction(action) if action.get("call_id") == Some(&json!(call)) => Some(action.clone()),
         _ => None,
@@ -254,7 +255,7 @@ fn actions(step: &Step, call: &CallId) -> Vec<Fields> {
 /// The log does not say which call a patch belongs to, but all are in the order of the calls, and those that write state of one call, or
 /// clean up after it, name it. So a patch belongs to the next call that is named, and those after the last of these to the last call that
 /// succeeded: the order is kept either way.
-fn patches(step: &Step, call: &CallId) -> Vec<Patch> {
+fn patches(step: &RecordedChangeset, call: &CallId) -> Vec<Patch> {
     let outcomes = step.events.iter().filter_map(|event| match event {
         Event::ToolOutcome(outcome) => Some(outcome),
         _ => None,
@@ -271,8 +272,8 @@ fn patches(step: &Step, call: &CallId) -> Vec<Patch> {
     let mut waiting = Vec::new();
     for event in &step.events {
         let Event::Patch(patch) = event else { continue };
-        // The engine makes its own cleanup again.
-        if patch.source.as_deref() != Some(CALL_CLEANUP_SOURCE) {
+        // The engine makes its own cleanup again, and a graph its assignments.
+        if !matches!(patch.source.as_deref(), Some(CALL_CLEANUP_SOURCE | GRAPH_SOURCE)) {
             waiting.push(patch.clone());
         }
         match named(patch) {

@@ -7,7 +7,7 @@ use selvedge_items::config::state_persistence::{Action, Backoff, StatePersistenc
 use selvedge_log::strict::check_canonicalizable;
 use selvedge_model::error::Classify;
 use selvedge_model::{Cancel, ThreadId, Timestamp};
-use selvedge_store::snapshot::{Disposal, NEWEST, Replaced, Saved, SnapshotFolder, SnapshotInfo};
+use selvedge_store::snapshot::{Disposal, NEWEST, Replaced, SavedSnapshot, SnapshotFolder, SnapshotInfo};
 use selvedge_store::{Error as StoreError, Snapshots};
 use serde_json::{Value, json};
 
@@ -168,7 +168,7 @@ impl Keeper {
                 });
             }
         };
-        let Saved { hash, bytes, before: stood } = saved;
+        let SavedSnapshot { hash, bytes, before: stood } = saved;
         let Cleanup { notice, untidy } = self.tidy(fold, stood, now);
         let before = if depth > 0 { fold.saved.state_bytes } else { 0 };
         let base = Base { log_version: fold.head.version, hash, depth: depth + 1 };
@@ -186,7 +186,7 @@ impl Keeper {
     }
 
     /// Writes a snapshot, with retries.
-    fn write(&self, fold: &Fold, seal: &Option<String>, document: &mut Value) -> Result<Saved, SaveFailure> {
+    fn write(&self, fold: &Fold, seal: &Option<String>, document: &mut Value) -> Result<SavedSnapshot, SaveFailure> {
         if let (Some(members), Some(seal)) = (document.as_object_mut(), seal) {
             members.insert("seal".to_owned(), Value::String(seal.clone()));
         }

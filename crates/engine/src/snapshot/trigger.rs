@@ -50,7 +50,7 @@ impl Trigger {
             (Status::Error, _) if before != now => Some(Self::OnError),
             (Status::Cancelled | Status::Killed, _) if before != now => Some(Self::OnCancel),
             (Status::Running, Reason::AssistantTurnCommitted) => Some(Self::PostLlm),
-            (Status::Running, Reason::ToolResultsCommitted) => Some(Self::PostTools),
+            (Status::Running, Reason::ToolResultsCommitted | Reason::StepCommitted) => Some(Self::PostTools),
             _ => None,
         }
     }

@@ -246,7 +246,7 @@ fn the_seed_is_the_configured_one_or_else_the_default_message() {
         let thread = harness.thread();
         let (mut work, _) = small(600, 12, 400);
         work.continuation.message = "go on".to_owned();
-        work.continuation.seed =
+        work.continuation.first_message =
             Arc::new(move |left| is_made.then(|| format!("after {}: {}", left.previous_thread_id, left.message)));
         let ended = harness.send(&thread, Input::text("count"), &work).0.unwrap();
         assert_eq!(ended.status, Status::Completed);

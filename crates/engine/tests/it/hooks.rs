@@ -389,7 +389,8 @@ fn the_actions_of_a_hook_are_made_one_after_the_other_until_one_fails() {
     );
     let pay = tool("pay", EffectClass::AtMostOnce);
     let never = tool("never", EffectClass::AtMostOnce);
-    let (paid, ran) = (pay.ran.clone(), never.ran.clone());
+    let paid = pay.ran.clone();
+    let ran = never.ran.clone();
     let seen_paid = paid.clone();
     let broken = function("broken", move |_| {
         assert_eq!(seen_paid.load(Ordering::SeqCst), 1, "the first is done");

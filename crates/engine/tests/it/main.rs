@@ -10,6 +10,7 @@ mod dropped;
 mod events;
 mod failing;
 mod families;
+mod graphs;
 mod hooks;
 mod idle;
 mod limits;

@@ -19,6 +19,7 @@ use selvedge_store::conformance::support::{
     append, batch, birth, create, create_as, finishes, id, new_thread, part_at, records, says, with_event,
 };
 use selvedge_store::memory::MemoryStore;
+use selvedge_store::search::NotSearched;
 use selvedge_store::{Commit, Filter, Logs, Registry};
 use serde_json::json;
 
@@ -235,6 +236,23 @@ fn a_transcript_is_readable_and_may_be_limited_to_its_end() {
     let last = read_transcript(&store, &trust(), &thread, Some(1)).unwrap();
     assert_eq!((last.content.as_str(), last.truncated), ("Asleep.\n", true));
     assert_eq!(read_transcript(&store, &trust(), &id("missing"), None).unwrap_err().kind(), Kind::Absent);
+}
+
+#[test]
+fn a_transcript_has_the_texts_of_blobs_and_says_what_is_left_out() {
+    let store = memory();
+    let thread = create(&store, "long");
+    let says_blob = |content: &[u8]| {
+        let blob = store.put_blob(&thread, content).unwrap();
+        let block = Block::Text { text: "shortened".to_owned(), blob: Some(blob) };
+        let message = Message { content: vec![block], ..Message::text(Role::User, "") };
+        append(&store, &thread, Changeset { messages: vec![message], ..Changeset::empty(Reason::UserMessage) });
+    };
+    says_blob(b"the whole text of a blob");
+    says_blob(b"\xff\xfe");
+    let read = read_transcript(&store, &trust(), &thread, None).unwrap();
+    assert_eq!(read.content, "## user\n\nthe whole text of a blob\n\n## user\n\nshortened\n");
+    assert_eq!(read.not_searched, NotSearched { blobs_not_text: 1, ..NotSearched::default() });
 }
 
 /// They were 0 until the run ended.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use selvedge_engine::replay::{Recording, ReplayOptions, Report, Step, replay};
+use selvedge_engine::replay::{RecordedChangeset, Recording, ReplayOptions, Report, replay};
 use selvedge_engine::run_config::NeededApproval;
 use selvedge_engine::spawn::{Children, NewChild, Spawning};
 use selvedge_engine::{Choice, Input, Permission, Redactor, RunConfig};
@@ -20,7 +20,7 @@ use selvedge_model::{
     ThreadId, Tool, ToolError, ToolSpec,
 };
 use selvedge_providers::Replay;
-use selvedge_providers::replay::Recorded;
+use selvedge_providers::replay::RecordedEvents;
 use serde_json::{Value, json};
 
 use crate::support::{CountingTool, Harness, Reply, agent, die};
@@ -31,7 +31,7 @@ fn recording(harness: &Harness, thread: &ThreadId) -> Recording {
 
 /// Replays a recording.
 fn again(recording: Recording, work: &RunConfig, how: impl FnOnce(&mut ReplayOptions)) -> Report {
-    let steps = recording.steps.iter().map(|step| Recorded { reason: step.reason(), events: &step.events });
+    let steps = recording.steps.iter().map(|step| RecordedEvents { reason: step.reason(), events: &step.events });
     let model = Arc::new(Replay::new(steps));
     let scopes = Scopes::builtin();
     let redactor = Redactor::default();
@@ -199,7 +199,7 @@ fn a_changed_state_is_named_where_it_begins_to_differ() {
     let begun = recording.steps.iter_mut().find(|step| step.reason() == Reason::UserMessage).unwrap();
     begun.events.insert(1, Event::Snapshot(selvedge_model::event::Snapshot { state: json!({"seen": 0}) }));
     // A state that the run did not have: now it has one that the recorded patches do not show.
-    let has_patch = |step: &&Step| step.events.iter().any(|event| matches!(event, Event::Patch(_)));
+    let has_patch = |step: &&RecordedChangeset| step.events.iter().any(|event| matches!(event, Event::Patch(_)));
     let version = recording.steps.iter().find(has_patch).unwrap().version();
     for step in &mut recording.steps {
         for event in &mut step.events {
@@ -505,7 +505,8 @@ fn a_decision_during_a_run_and_an_exceeded_time_limit_replay_identically() {
     let replies = vec![calls(&[("l.1", "look"), ("p.1", "pay"), ("p.2", "pay")]), Reply::Says("done"), Reply::Waits];
     let mut work = asking(agent(replies, vec![Arc::new(look), pay]));
     assert_eq!(harness.send(&thread, Input::text("go"), &work).0.unwrap().result.as_deref(), Some("done"));
-    let heard = |step: &&selvedge_engine::replay::Step| step.reason() == Reason::Lifecycle && step.run().is_some();
+    let heard =
+        |step: &&selvedge_engine::replay::RecordedChangeset| step.reason() == Reason::Lifecycle && step.run().is_some();
     assert_eq!(recording(&harness, &thread).steps.iter().filter(heard).count(), 2);
     assert_identical(&harness, &thread, &work);
     work.limits.duration_seconds = Some(1);

@@ -12,7 +12,7 @@ use selvedge_model::event::EffectClass;
 use selvedge_model::limits::Limits;
 use selvedge_model::{Cancel, Event, ModelError, Part, Price, Reason, Status, ThreadId};
 use selvedge_store::memory::MemoryStore;
-use selvedge_store::snapshot::{Disposal, LogRest, Saved, SnapshotFolder, SnapshotInfo, VerifiedSnapshot};
+use selvedge_store::snapshot::{Disposal, LogRest, SavedSnapshot, SnapshotFolder, SnapshotInfo, VerifiedSnapshot};
 use selvedge_store::{Error, Logs, Result, Snapshots};
 use serde_json::{Value, json};
 
@@ -151,7 +151,7 @@ impl Snapshots for Slow {
         self.store.seal(thread, at)
     }
 
-    fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
+    fn save(&self, thread: &ThreadId, body: &Value) -> Result<SavedSnapshot> {
         let full =
             || Error::Io { what: "write", path: "state.json".into(), source: std::io::ErrorKind::StorageFull.into() };
         // After this long, the signal will not come: the run does not continue.

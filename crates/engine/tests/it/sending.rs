@@ -167,7 +167,7 @@ fn a_rename_of_a_running_thread_is_applied() {
     let at = thread.clone();
     tool.meanwhile = Arc::new(move |_| {
         let delivered = other.engine.rename(&at, "Tea", std::time::Duration::ZERO).unwrap();
-        assert!(matches!(delivered, selvedge_engine::Delivered::Left(_)), "{delivered:?}");
+        assert!(matches!(delivered, selvedge_engine::Delivered::Queued(_)), "{delivered:?}");
     });
     let work = agent(vec![Reply::Calls(vec![("a", "look", json!({}))]), Reply::Says("done")], vec![Arc::new(tool)]);
     harness.send(&thread, Input::text("go"), &work).0.unwrap();

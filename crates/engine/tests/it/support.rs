@@ -662,7 +662,7 @@ impl Harness {
     /// The reason of each changeset, without the one that created the thread.
     pub(crate) fn reasons(&self, thread: &ThreadId) -> Vec<Reason> {
         let entries = selvedge_store::conformance::support::verified(&self.store.inner, &self.trust, thread);
-        let reason = |entry: &selvedge_log::scan::Entry| {
+        let reason = |entry: &selvedge_log::scan::ScannedChangeset| {
             entry.lines.iter().rev().find_map(|line| match &line.event {
                 selvedge_model::Event::Checkpoint(checkpoint) => Some(checkpoint.reason),
                 _ => None,

@@ -5,8 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use selvedge_engine::titles::Titled;
+use selvedge_model::Event;
 use selvedge_model::event::TurnUsage;
-use selvedge_store::Registry;
+use selvedge_store::{Logs, Registry};
 use serde_json::json;
 
 use crate::support::Harness;
@@ -25,13 +26,24 @@ fn a_title_is_set_once_and_never_over_a_person_s() {
     let harness = Harness::new();
     let thread = harness.thread();
     let engine = &harness.engine;
-    assert_eq!(engine.title_untitled(&thread, "One two three", usage()).unwrap(), Titled::Set);
-    assert_eq!(engine.title_untitled(&thread, "Four five six", usage()).unwrap(), Titled::Unneeded);
+    assert_eq!(engine.title_untitled(&thread, None, Some("One two three"), usage()).unwrap(), Titled::Set);
+    assert_eq!(engine.title_untitled(&thread, None, Some("Four five six"), usage()).unwrap(), Titled::Unneeded);
     let title = || harness.store.get(&thread).unwrap().manifest.title;
+    let calls = || {
+        let lines = harness.store.read(&thread, 0, usize::MAX).unwrap();
+        let is_call = |event: &Event| matches!(event, Event::ManifestChanged(changed) if changed.title_usage.is_some());
+        lines.iter().filter(|line| is_call(&line.event)).count()
+    };
     assert_eq!(title().as_deref(), Some("One two three"));
     rename(&harness, &thread);
-    assert_eq!(engine.title_untitled(&thread, "Four five six", usage()).unwrap(), Titled::Unneeded);
+    assert_eq!(engine.title_untitled(&thread, None, Some("Four five six"), usage()).unwrap(), Titled::Unneeded);
     assert_eq!(title().as_deref(), Some("Mine"));
+    assert_eq!(calls(), 3, "each call is on record, also one without a title that is used");
+    assert_eq!(engine.title_untitled(&thread, Some("Mine"), Some("Four five six"), usage()).unwrap(), Titled::Set);
+    assert_eq!(title().as_deref(), Some("Four five six"), "a title that the caller knows to be nobody's choice");
+    let untitled = harness.thread();
+    assert_eq!(engine.title_untitled(&untitled, None, None, usage()).unwrap(), Titled::Unneeded);
+    assert_eq!(harness.store.get(&untitled).unwrap().manifest.title, None);
 }
 
 /// Two processes: one makes a title while a person renames in the other. Whichever is first, the person's title is the last.
@@ -51,10 +63,10 @@ fn a_person_who_renames_at_the_same_moment_wins() {
                 rename(&other, &thread);
             });
             start.wait();
-            harness.engine.title_untitled(&thread, "One two three", usage()).unwrap();
+            harness.engine.title_untitled(&thread, None, Some("One two three"), usage()).unwrap();
         });
         // A request that waited is applied by whoever takes the thread next.
-        _ = harness.engine.title_untitled(&thread, "Four five six", usage()).unwrap();
+        _ = harness.engine.title_untitled(&thread, None, Some("Four five six"), usage()).unwrap();
         let title = harness.store.get(&thread).unwrap().manifest.title;
         assert_eq!(title.as_deref(), Some("Mine"), "round {round}");
     }

@@ -278,9 +278,9 @@ fn the_timeout_is_kept_and_several_threads_are_waited_for_at_once() {
     let began = Instant::now();
     let waited = wait_threads(&store, &trust(), &NoProcesses::default(), &all, Duration::from_millis(300)).unwrap();
     assert!((Duration::from_millis(300)..Duration::from_secs(5)).contains(&began.elapsed()), "{:?}", began.elapsed());
-    let standing = |thread: &ThreadId| waited.results[thread].status;
+    let status = |thread: &ThreadId| waited.results[thread].status;
     assert_eq!(
-        all.each_ref().map(standing),
+        all.each_ref().map(status),
         [ThreadState::Is(Status::Completed), ThreadState::Timeout, ThreadState::NotFound, ThreadState::Deleted]
     );
     assert!(!waited.success);

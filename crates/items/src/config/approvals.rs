@@ -163,7 +163,7 @@ impl Rule {
 const ACTION: Shape = Shape::Word(&["allow", "ask", "deny"]);
 
 const CAPABILITY: Shape = Shape::Text(Check {
-    what: "a capability such as `tool.files.*`",
+    what: "a capability such as `tool.file.*`",
     check: |text| text.parse::<Capability>().map(drop).map_err(|error| error.why.to_owned()),
 });
 
@@ -175,7 +175,7 @@ const RULE: &[Key] = &[
     )
     .required(),
     Key::new("tool", Shape::NAME, "The tool, by the name that the model uses."),
-    Key::new("capability", CAPABILITY, "A capability that must contain the tool's, such as `tool.files.*`."),
+    Key::new("capability", CAPABILITY, "A capability that must contain the tool's, such as `tool.file.*`."),
     Key::new(
         "risk",
         Shape::Word(&["safe", "write", "external", "dangerous"]),

@@ -70,7 +70,7 @@ const CONTINUATION: &[Key] = &[
     Key::new(
         "resume_ceiling_tokens",
         Shape::Whole { min: 1, max: u64::MAX },
-        "The most tokens of messages that are carried over to a successor, which never gets more than half of what would trigger the next handoff.",
+        "The maximum number of tokens of messages that are carried over to a successor, which never starts with more than half of what would trigger the next handoff.",
     ),
     Key::new(
         "context_tokens",
@@ -80,8 +80,8 @@ const CONTINUATION: &[Key] = &[
     Key::new(
         "chain_max",
         Shape::Whole { min: 1, max: 10_000 },
-        "The most threads of a chain that a thread is handed off automatically for: a handoff that would make it longer suspends the \
-         thread instead. Resuming a thread explicitly may make it longer.",
+        "The maximum number of threads in a chain. A handoff that would exceed it suspends the thread instead; an explicit resume may \
+         exceed it.",
     ),
     Key::new("directive", Shape::NAME, "The directive that creates a successor's first message."),
 ];
@@ -95,7 +95,7 @@ const WAIT_THREADS: &[Key] = &[Key::new(
 const CONCURRENCY: &[Key] = &[Key::new(
     "children_max",
     Shape::Whole { min: 1, max: 1000 },
-    "The most children of one thread that run at the same time; further ones are queued. A child that is started without a spending \
+    "The maximum number of children of one thread that run at the same time; further ones are queued. A child that is started without a spending \
      limit of its own gets an equal share of what its parent has left, divided among this many children and the parent itself: half of it \
      if this is 1, a ninth if it is 8.",
 )];

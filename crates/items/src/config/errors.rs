@@ -17,7 +17,7 @@ pub struct Errors {
     pub attempts_max: u32,
     /// Milliseconds to wait after the first failure; doubled after each further one.
     pub wait_ms: u64,
-    /// The most milliseconds to wait.
+    /// The maximum wait in milliseconds.
     pub wait_max_ms: u64,
     /// The classes; the first match counts.
     pub classes: Vec<ErrorClass>,
@@ -107,7 +107,11 @@ const CLASS: &[Key] = &[
 ];
 
 pub(super) const KEYS: &[Key] = &[
-    Key::new("attempts_max", Shape::Whole { min: 1, max: 100 }, "The most attempts to get one answer of the model."),
+    Key::new(
+        "attempts_max",
+        Shape::Whole { min: 1, max: 100 },
+        "The maximum number of attempts to get one answer of the model.",
+    ),
     Key::new(
         "wait_ms",
         Shape::Whole { min: 0, max: 3_600_000 },
@@ -116,7 +120,7 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "wait_max_ms",
         Shape::Whole { min: 0, max: 86_400_000 },
-        "The most milliseconds to wait. If the provider asks for more, the thread is suspended at once, and a resume tries again.",
+        "The maximum wait in milliseconds. If the provider asks for more, the thread is suspended at once, and a resume tries again.",
     ),
     Key::new(
         "classes",

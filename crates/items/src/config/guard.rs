@@ -34,10 +34,12 @@ fn judge(key: &Key, known: Option<&Node>, field: Node) -> (Option<Node>, Option<
             let known: Vec<&str> = known.map(ids).unwrap_or_default();
             let taken: Vec<&str> = ids(&field).into_iter().filter(|id| known.contains(id)).collect();
             let is_empty = ids(&field).is_empty() && !known.is_empty();
-            let why = match (is_empty, taken.is_empty()) {
-                (true, _) => notice("removes nothing of the user's"),
-                (false, false) => notice(&format!("can't replace entries of the user: {}", taken.join(", "))),
-                (false, true) => return (Some(field), None),
+            let why = if is_empty {
+                notice("removes nothing of the user's")
+            } else if taken.is_empty() {
+                return (Some(field), None);
+            } else {
+                notice(&format!("can't replace entries of the user: {}", taken.join(", ")))
             };
             (without(field.clone(), &known), Some(why))
         }

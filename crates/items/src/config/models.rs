@@ -163,12 +163,12 @@ const KNOWN: &[Key] = &[
     Key::new(
         "output_tokens",
         TOKENS,
-        "The most tokens to request for an answer; 8192 by default. Their cost is reserved before each call.",
+        "The maximum number of tokens to request for an answer; 8192 by default. Their cost is reserved before each call.",
     ),
     Key::new(
         "output_tokens_max",
         TOKENS,
-        "The most tokens of an answer that the model is capable of; no more are requested.",
+        "The maximum number of tokens of an answer of the model; no more are requested.",
     ),
     Key::new(
         "thinking_tokens",
@@ -192,7 +192,7 @@ pub(super) const KEYS: &[Key] = &[
     Key::new(
         "providers",
         Shape::Entries(PROVIDER),
-        "The hosts of models. A model is named `ID:MODEL`, by the id of its provider and the provider's name for it. A project can add a \
+        "The providers of models. A model is named `ID:MODEL`, by the id of its provider and the provider's name for it. A project can add a \
          host that needs no key; it can't change a provider of the user or name a key, unless the user allows it with \
          `models.project_providers`.",
     ),

@@ -181,7 +181,7 @@ const URL: Shape = Shape::Text(Check {
         match host {
             None => Err("it must begin with `https://` or `http://`".to_owned()),
             Some("") => Err("it has no host".to_owned()),
-            Some(host) if host.contains('@') => Err("credentials don't belong into an address".to_owned()),
+            Some(host) if host.contains('@') => Err("credentials don't belong in an address".to_owned()),
             Some(_) if text.contains(char::is_whitespace) => Err("it contains a blank".to_owned()),
             Some(_) => Ok(()),
         }

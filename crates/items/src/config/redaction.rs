@@ -20,7 +20,7 @@ pub struct SecretPattern {
     pub id: String,
     /// The prefix.
     pub prefix: String,
-    /// The least number of letters, digits, `-` and `_` that must follow.
+    /// The minimum number of letters, digits, `-` and `_` that must follow.
     #[serde(default = "length_min")]
     pub length_min: usize,
 }
@@ -34,7 +34,7 @@ const PATTERN: &[Key] = &[
     Key::new(
         "length_min",
         Shape::Whole { min: 4, max: 1000 },
-        "The least number of letters, digits, `-` and `_` that must follow; 16 by default.",
+        "The minimum number of letters, digits, `-` and `_` that must follow; 16 by default.",
     ),
 ];
 

@@ -92,7 +92,7 @@ pub(super) const SECTIONS: &[Section] = &[
         "agent/models.yaml",
         models::KEYS,
         built_in!("models"),
-        "The hosts of models, the known models, their prices and context windows.",
+        "The providers, the known models, their prices and context windows.",
     ),
     agent(
         "embeddings",

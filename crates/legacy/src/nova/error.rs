@@ -30,7 +30,7 @@ pub enum NovaError {
     },
     /// The file is not a grown version of the imported one.
     #[error(
-        "`{name}` is not a grown version of the file that thread `{thread}` was imported from: {}",
+        "`{name}` is not a longer version of the file that thread `{thread}` was imported from: {}",
         match .found {
             Some(found) => format!(
                 "its first {kept} bytes after the manifest have SHA-256 {}, the imported ones have {}",

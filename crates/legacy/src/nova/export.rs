@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_log::{Line, Trust};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::{Block, Visibility};
@@ -123,7 +123,7 @@ impl Writer<'_> {
     }
 
     /// The imported events of a changeset, in the order of the file, then ours.
-    fn changeset(&mut self, entry: &Entry) {
+    fn changeset(&mut self, entry: &ScannedChangeset) {
         let mut theirs = FileEvents::default();
         for line in &entry.lines {
             if let Event::StateAction(fields) = &line.event {

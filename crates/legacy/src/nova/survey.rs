@@ -55,11 +55,14 @@ pub(super) fn survey(source: &dyn Source, before: Option<&ImportRecord>) -> Resu
     let mut too_large = 0;
     while let Some(line) = reader.next_line().map_err(failed())? {
         for found in &line.events {
-            match (fits(&found.event, line.end - line.start), is_new(&line, found.part, place)) {
-                (false, _) => too_large += 1,
-                (true, true) if is_message(&found.event) => added.messages += 1,
-                (true, true) => added.events += 1,
-                (true, false) => {}
+            if !fits(&found.event, line.end - line.start) {
+                too_large += 1;
+            } else if is_new(&line, found.part, place) {
+                if is_message(&found.event) {
+                    added.messages += 1;
+                } else {
+                    added.events += 1;
+                }
             }
         }
     }

@@ -105,8 +105,12 @@ impl Counts {
     }
 
     pub(super) fn replaced(&mut self, line: u64, replaced: Replacements) {
-        let found = [(replaced.text, RemarkKind::Surrogate), (replaced.number, RemarkKind::Number)];
-        found.into_iter().filter(|(found, _)| *found).for_each(|(_, what)| self.remark(line, what));
+        if replaced.text {
+            self.remark(line, RemarkKind::Surrogate);
+        }
+        if replaced.number {
+            self.remark(line, RemarkKind::Number);
+        }
     }
 
     pub(super) fn event(&mut self, event: &Event) {

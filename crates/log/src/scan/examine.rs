@@ -8,7 +8,7 @@ use std::thread;
 
 use selvedge_model::{Digest, LogId};
 
-use super::{Damage, Entry, Flaw, Scanner};
+use super::{Damage, Flaw, ScannedChangeset, Scanner};
 use crate::hash::RunningHash;
 use crate::head::{Head, Tail};
 use crate::line::{self, Decoded};
@@ -49,14 +49,18 @@ impl Examined {
 }
 
 /// Reads a whole log and passes each valid changeset to `each`. Memory use depends on the longest changeset, not on the log.
-pub fn examine(reader: impl BufRead + Send, scanner: Scanner<'_>, each: impl FnMut(Entry)) -> io::Result<Examined> {
+pub fn examine(
+    reader: impl BufRead + Send,
+    scanner: Scanner<'_>,
+    each: impl FnMut(ScannedChangeset),
+) -> io::Result<Examined> {
     in_chunks(reader, scanner, each, CHUNK)
 }
 
 fn in_chunks(
     mut reader: impl BufRead + Send,
     scanner: Scanner<'_>,
-    each: impl FnMut(Entry),
+    each: impl FnMut(ScannedChangeset),
     length: usize,
 ) -> io::Result<Examined> {
     let mut hash = scanner.hash.clone();
@@ -173,7 +177,7 @@ struct Examination<'s, E> {
     rest: Vec<u8>,
 }
 
-impl<E: FnMut(Entry)> Examination<'_, E> {
+impl<E: FnMut(ScannedChangeset)> Examination<'_, E> {
     /// Processes the rest with a second thread that reads ahead; returns its number of bytes, or `None` if no thread could be started.
     fn ahead(
         &mut self,

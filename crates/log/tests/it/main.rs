@@ -6,6 +6,7 @@
     reason = "a skipped test says why, and a child process reports to its parent"
 )]
 
+mod browser;
 mod gap;
 mod golden;
 mod odd;

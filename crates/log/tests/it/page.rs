@@ -1,10 +1,12 @@
 //! The verifier in `FORMAT.md` itself, extracted from the page and run.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use selvedge_model::Event;
 use serde_json::{Value, json};
 
 use crate::golden;
@@ -71,6 +73,31 @@ fn the_verifier_on_the_page_judges_odd_logs_as_the_page_says() {
     assert_eq!(said.len(), samples.len());
     for ((what, _, version, _), said) in samples.iter().zip(said) {
         assert_eq!(said, *version, "{what}");
+    }
+}
+
+/// A log with an event that a verifier doesn't know ends there: each that the program writes is in all three.
+#[test]
+fn every_event_of_the_program_is_on_the_page_and_in_both_verifiers_in_python() {
+    let unknown =
+        serde_json::from_value::<Event>(json!({"event_type": "none", "payload": {}})).unwrap_err().to_string();
+    let names: Vec<&str> = unknown.split('`').skip(1).step_by(2).filter(|name| *name != "none").collect();
+    assert!(names.contains(&"thread_created") && names.len() > 40, "{unknown}");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("FORMAT.md")).unwrap();
+    let (_, core) = page.split_once("```python\n").expect("the page has a verifier");
+    let core = core.split("TIME =").next().unwrap();
+    let (_, table) = page.split_once("\n## Events\n").expect("the page has a table of events");
+    let table = table.split("\n## ").next().unwrap();
+    let python = fs::read_to_string(root.join("tests/python/verify.py")).unwrap();
+    let words = |text: &str| -> HashSet<String> {
+        text.split(|c: char| !c.is_ascii_lowercase() && c != '_').map(str::to_owned).collect()
+    };
+    for (place, text) in [("the verifier on the page", core), ("its table", table), ("tests/python/verify.py", &python)]
+    {
+        let known = words(text);
+        let lacking: Vec<_> = names.iter().filter(|name| !known.contains(**name)).collect();
+        assert!(lacking.is_empty(), "{place} lacks {lacking:?}");
     }
 }
 

@@ -22,6 +22,34 @@ pub enum ThreadKind {
     Graph,
 }
 
+/// The graph that a thread of kind `graph` runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphBirth {
+    /// The graph's name.
+    pub id: DirectiveId,
+    /// SHA-256 of its definition: a run continues only with the same one, unless a person accepts the change.
+    pub definition: Digest,
+    /// Where it begins, if not at the graph's start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<GraphPosition>,
+    /// Whether it ends after its first step.
+    #[serde(default, skip_serializing_if = "crate::account::is_false")]
+    pub single: bool,
+}
+
+/// Where a graph continues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphPosition {
+    /// The next node.
+    pub node: String,
+    /// How many steps came before it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub steps: u64,
+    /// How many errors were recorded in them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub errors: u64,
+}
+
 /// The properties of a new thread, given by its creator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewThread {
@@ -33,6 +61,9 @@ pub struct NewThread {
     /// The agent's directive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directive: Option<DirectiveId>,
+    /// The graph that it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<GraphBirth>,
     /// The thread that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<ThreadId>,
@@ -84,12 +115,19 @@ pub struct NewThread {
 }
 
 impl NewThread {
+    /// The name that its id begins with: that of its graph, its directive or its agent.
+    pub fn name(&self) -> &str {
+        let graph = self.graph.as_ref().map(|graph| graph.id.as_str());
+        graph.or(self.directive.as_ref().map(DirectiveId::as_str)).unwrap_or(self.agent_id.as_str())
+    }
+
     /// A thread of `agent_id` with no other properties.
     pub fn of(agent_id: AgentId) -> Self {
         Self {
             kind: ThreadKind::Agent,
             agent_id,
             directive: None,
+            graph: None,
             parent_id: None,
             parent_run_id: None,
             task_id: None,

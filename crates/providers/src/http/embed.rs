@@ -1,7 +1,8 @@
 //! An embedder of a host: the endpoint `embeddings` that OpenAI, Ollama and most compatible hosts have.
 //!
 //! One request is one answer: nothing is retried here, except once with a key that was read again after a 401. Texts are sent in batches, each
-//! cut to [`TEXT_CHARS_MAX`] characters, because models have a limit.
+//! cut to [`TEXT_CHARS_MAX`] characters, because models have a limit. A host that refuses a batch as invalid gets its halves, and of a single
+//! text its first half: one text that is too long for the model must not keep the others from getting their vectors.
 
 use std::fmt;
 use std::future::{Future as _, poll_fn};
@@ -24,6 +25,8 @@ use crate::wire::Credentials;
 const TEXTS_MAX: usize = 32;
 /// The most characters of a text that are sent.
 const TEXT_CHARS_MAX: usize = 8000;
+/// A text of at most so many characters is not shortened any more.
+const TEXT_CHARS_LEAST: usize = 200;
 /// The most bytes of a response.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 /// How long one request may take.
@@ -50,6 +53,23 @@ struct Embedding {
     embedding: Vec<f32>,
 }
 
+/// Why a request got no vectors.
+enum Refusal {
+    /// The host finds it invalid, perhaps because a text is too long for the model.
+    Invalid(String),
+    Error(EmbedError),
+}
+
+impl From<EmbedError> for Refusal {
+    fn from(error: EmbedError) -> Self {
+        Self::Error(error)
+    }
+}
+
+fn first_chars(text: &str, count: usize) -> String {
+    text.chars().take(count).collect()
+}
+
 impl RemoteEmbedder {
     /// The embedder of this name on a host, whose vectors have this length. Nothing is read or connected yet.
     pub fn new(connections: &Connections, host: Host, model: impl Into<String>, dimensions: usize) -> Self {
@@ -61,25 +81,49 @@ impl RemoteEmbedder {
     }
 
     async fn batch(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let input: Vec<String> = texts.iter().map(|text| text.chars().take(TEXT_CHARS_MAX).collect()).collect();
+        let mut vectors = Vec::with_capacity(texts.len());
+        // What is asked for next is last.
+        let mut pending = vec![texts.iter().map(|text| first_chars(text, TEXT_CHARS_MAX)).collect::<Vec<String>>()];
+        while let Some(mut texts) = pending.pop() {
+            match self.ask(&texts).await {
+                Ok(found) => vectors.extend(found),
+                Err(Refusal::Invalid(_)) if texts.len() > 1 => {
+                    let second = texts.split_off(texts.len() / 2);
+                    pending.extend([second, texts]);
+                }
+                Err(Refusal::Invalid(why)) => {
+                    let count = texts.first().map_or(0, |text| text.chars().count());
+                    if count <= TEXT_CHARS_LEAST {
+                        return Err(EmbedError::Refused { why });
+                    }
+                    pending.push(texts.iter().map(|text| first_chars(text, count / 2)).collect());
+                }
+                Err(Refusal::Error(error)) => return Err(error),
+            }
+        }
+        Ok(vectors)
+    }
+
+    /// One request.
+    async fn ask(&self, input: &[String]) -> Result<Vec<Vec<f32>>, Refusal> {
         let body = json!({"model": self.model, "input": input, "encoding_format": "float"});
         let request = Outgoing { path: "embeddings", headers: Vec::new(), body: Bytes::from(body.to_string()) };
         let asked = timeout(TIME_MAX, self.exchange(&request)).await;
-        let why = |why: String| EmbedError::Transient { why };
-        let bytes = asked.map_err(|_| why(format!("no response within {} seconds", TIME_MAX.as_secs())))??;
-        let refused = |why: String| EmbedError::Refused { why };
+        let late = || EmbedError::Transient { why: format!("no response within {} seconds", TIME_MAX.as_secs()) };
+        let bytes = asked.map_err(|_| Refusal::Error(late()))??;
+        let refused = |why: String| Refusal::Error(EmbedError::Refused { why });
         let Response { mut data } = serde_json::from_slice(&bytes)
             .map_err(|error| refused(format!("its response is not understood: {error}")))?;
         if data.iter().all(|one| one.index.is_some()) {
             data.sort_by_key(|one| one.index);
         }
-        if data.len() != texts.len() {
-            return Err(refused(format!("it answered {} vectors for {} texts", data.len(), texts.len())));
+        if data.len() != input.len() {
+            return Err(refused(format!("it answered {} vectors for {} texts", data.len(), input.len())));
         }
-        data.into_iter().map(|one| self.checked(one.embedding)).collect()
+        data.into_iter().map(|one| self.checked(one.embedding).map_err(Refusal::Error)).collect()
     }
 
-    async fn exchange(&self, request: &Outgoing) -> Result<Vec<u8>, EmbedError> {
+    async fn exchange(&self, request: &Outgoing) -> Result<Vec<u8>, Refusal> {
         let mut response = self.send(request).await?;
         if response.status == 401 && self.network.replace_key().await.map_err(|error| self.error(error))? {
             response = self.send(request).await?;
@@ -89,9 +133,9 @@ impl RemoteEmbedder {
         loop {
             match body.piece().await {
                 Ok(Some(piece)) if bytes.len() + piece.len() <= RESPONSE_BYTES_MAX => bytes.extend_from_slice(&piece),
-                Ok(Some(_)) => return Err(EmbedError::Refused { why: "its response is too long".to_owned() }),
+                Ok(Some(_)) => return Err(EmbedError::Refused { why: "its response is too long".to_owned() }.into()),
                 Ok(None) => break,
-                Err(why) => return Err(EmbedError::Transient { why }),
+                Err(why) => return Err(EmbedError::Transient { why }.into()),
             }
         }
         let told = || {
@@ -100,8 +144,9 @@ impl RemoteEmbedder {
         };
         match status {
             200 => Ok(bytes),
-            408 | 425 | 429 | 500..=599 => Err(EmbedError::Transient { why: told() }),
-            _ => Err(EmbedError::Refused { why: told() }),
+            400 | 413 | 422 => Err(Refusal::Invalid(told())),
+            408 | 425 | 429 | 500..=599 => Err(EmbedError::Transient { why: told() }.into()),
+            _ => Err(EmbedError::Refused { why: told() }.into()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The tests of the models.
 
 mod anthropic;
+mod embeddings;
 mod litellm;
 mod llama;
 mod net;

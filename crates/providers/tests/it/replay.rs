@@ -11,13 +11,13 @@ use selvedge_model::{
     AgentId, Cancel, Event, Message, MessageId, Model, ModelError, Prompt, Reason, Role, RunId, RunMeta,
 };
 use selvedge_providers::Replay;
-use selvedge_providers::replay::Recorded;
+use selvedge_providers::replay::RecordedEvents;
 use serde_json::json;
 
 type Record = Vec<(Reason, Vec<Event>)>;
 
 fn model(record: &Record) -> Replay {
-    Replay::new(record.iter().map(|(reason, events)| Recorded { reason: *reason, events }))
+    Replay::new(record.iter().map(|(reason, events)| RecordedEvents { reason: *reason, events }))
 }
 
 fn asked(model: &Replay, messages: usize) -> Result<Answer, ModelError> {

@@ -1,30 +1,29 @@
 //! Embeddings: the vectors of passages, for searches by meaning.
 //!
 //! Which embedder there is, if any, the configuration says (`embeddings.model`). A passage is embedded once: its vector is kept in
-//! `agents/<id>/embeddings.jsonl`, and from there in the search index.
+//! `agents/<id>/embeddings.jsonl`, and from there in the search index. What has none is a question to the index, so one that was lost gets
+//! them from the files again.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use selvedge_model::{AgentId, Cancel, EmbedError, Embedder};
 use selvedge_store::Error as StoreError;
-use selvedge_store::effects::{Effect, EffectState, Embedding};
+use selvedge_store::effects::{Effect, Embedding};
 use selvedge_store::search::{UnembeddedPassage, read_unverified};
 use tokio::runtime::Builder;
+use tokio::time::timeout;
 
 use super::{EffectRunner, Failed};
 
 /// How many passages are embedded at once.
 const PASSAGES_AT_ONCE: usize = 128;
+/// How long a search waits for the vector of its query.
+const QUERY_TIME: Duration = Duration::from_secs(5);
 
 impl EffectRunner {
     pub(super) fn embeddings(&self, cancel: &Cancel) -> Result<(), Failed> {
         let Some(embedder) = self.project.embedder()? else { return Ok(()) };
-        let newest = self.store.position()?;
-        let with = Some(format!("{} {}", embedder.dimensions(), embedder.name()));
-        let state = self.store.effect_state(Effect::Embeddings)?;
-        if state.position == Some(newest) && state.with == with {
-            return Ok(());
-        }
         let Some(_lock) = self.store.lock_effect(Effect::Embeddings)? else { return Ok(()) };
         if self.store.catch_up(cancel)?.behind > 0 {
             return Ok(());
@@ -35,16 +34,18 @@ impl EffectRunner {
             }
             let pending = self.store.pending_vectors(embedder.name(), embedder.dimensions(), PASSAGES_AT_ONCE)?;
             if pending.is_empty() {
-                let state =
-                    EffectState { position: Some(newest), with, ..self.store.effect_state(Effect::Embeddings)? };
-                self.store.set_effect_state(Effect::Embeddings, &state)?;
                 return Ok(());
             }
-            self.embed(&*embedder, pending, cancel)?;
+            self.embed_passages(&*embedder, pending, cancel)?;
         }
     }
 
-    fn embed(&self, embedder: &dyn Embedder, pending: Vec<UnembeddedPassage>, cancel: &Cancel) -> Result<(), Failed> {
+    fn embed_passages(
+        &self,
+        embedder: &dyn Embedder,
+        pending: Vec<UnembeddedPassage>,
+        cancel: &Cancel,
+    ) -> Result<(), Failed> {
         let mut passages = Vec::new();
         let mut texts = Vec::new();
         let mut agents = Vec::new();
@@ -82,13 +83,26 @@ impl EffectRunner {
     }
 }
 
+/// The vector of a query and the name of its embedder. This blocks for a few seconds at most, and may be called inside a runtime.
+pub fn embed_query(embedder: &dyn Embedder, text: &str, cancel: &Cancel) -> Result<(String, Vec<f32>), EmbedError> {
+    let late = || EmbedError::Transient { why: format!("no vector within {} seconds", QUERY_TIME.as_secs()) };
+    let texts = [text.to_owned()];
+    let asked = async { timeout(QUERY_TIME, embedder.embed(&texts, cancel)).await.unwrap_or_else(|_| Err(late())) };
+    let vector = wait_for(asked)?.into_iter().next().unwrap_or_default();
+    Ok((embedder.name().to_owned(), vector))
+}
+
 /// Embeds texts. This blocks; it needs no runtime, and may be called inside one.
-pub fn embed(embedder: &dyn Embedder, texts: &[String], cancel: &Cancel) -> Result<Vec<Vec<f32>>, EmbedError> {
+fn embed(embedder: &dyn Embedder, texts: &[String], cancel: &Cancel) -> Result<Vec<Vec<f32>>, EmbedError> {
+    wait_for(embedder.embed(texts, cancel))
+}
+
+fn wait_for<T: Send>(work: impl Future<Output = Result<T, EmbedError>> + Send) -> Result<T, EmbedError> {
     let failed = |why: String| EmbedError::Transient { why };
     let work = || {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(error.to_string()))?;
-        runtime.block_on(embedder.embed(texts, cancel))
+        runtime.block_on(work)
     };
     // On a thread of its own: a thread that belongs to a runtime can't wait for another one.
     std::thread::scope(|scope| {

@@ -1,26 +1,37 @@
 //! Titles: three to six words for a conversation without a title, after its second message of a user, by the model of the tier `fast`.
 //!
+//! - The beginning of the first message, which `selvedge chat` gives a thread when it creates it, counts as none.
 //! - Only threads of which a run ended within the last day: a store that is older than this effect does not pay for titles of its past.
+//! - A model that nothing but a key in the environment makes that of the tier is asked only about conversations that its host has answered
+//!   itself: no other host gets to see them.
 //! - Children get none; nor does a thread that a person or a program gave a title.
-//! - What the call costs is recorded with the title, in one commit, and booked to the system. It is not part of the thread's budget: the answer
-//!   has at most [`OUTPUT_TOKENS_MAX`] tokens, and the prompt at most three texts of [`CHARS_MAX`] characters. A model without a known price is
-//!   not asked. The call is not part of a recording of the thread's calls.
+//! - What the call costs is recorded with the title, in one commit, and booked to the system; also if its answer is no title or was cut. An
+//!   unknown cost is counted at its bound. It is not part of the thread's budget: the answer has at most [`OUTPUT_TOKENS_MAX`] tokens, and the
+//!   prompt at most three texts of [`CHARS_MAX`] characters. A model without a known price is not asked. The call is not part of a recording of
+//!   the thread's calls.
+//! - After an answer without a title the thread gets another attempt when it has changed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use selvedge_engine::titles::Titled;
+use selvedge_log::{Head, Line};
+use selvedge_model::answer::Usage;
 use selvedge_model::event::{ThreadKind, TurnUsage};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::{Block, Visibility};
-use selvedge_model::{Answer, Cancel, Manifest, Message, Price, Prompt, Role, Status, ThreadId};
+use selvedge_model::token_estimate::TokenEstimate;
+use selvedge_model::{
+    Answer, Cancel, Event, Manifest, Message, ModelError, Money, Price, Prompt, Role, Status, ThreadId,
+};
 use selvedge_store::effects::{Effect, EffectState};
 use selvedge_store::load::load;
 use selvedge_store::{Error as StoreError, Summary};
 use tokio::runtime::Builder;
 
 use super::{EffectRunner, Failed};
+use crate::project::first_title;
 use crate::project::models::PricedModel;
 
 /// The tier whose model makes titles.
@@ -37,6 +48,8 @@ const WORDS: std::ops::RangeInclusive<usize> = 3..=6;
 const TITLE_CHARS_MAX: usize = 80;
 /// How long after a run its thread may get a title, in microseconds.
 const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
+/// How many lines the first message of a conversation is among.
+const FIRST_LINES: usize = 16;
 /// How many commits are looked at at once.
 const COMMITS_AT_ONCE: usize = 1000;
 
@@ -81,42 +94,86 @@ impl EffectRunner {
             Err(StoreError::Deleted(_) | StoreError::NoThread(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        if !self.may_need(&summary) {
+        if !self.is_due(&summary) {
+            return Ok(());
+        }
+        let provisional = self.provisional(&summary)?;
+        if summary.manifest.title != provisional {
             return Ok(());
         }
         let loaded = load(&*self.store, thread, self.engine.trust(), None)?;
+        if self.is_answered(thread, &loaded.head)? {
+            return Ok(());
+        }
         let Some(text) = conversation(&loaded.thread.messages) else { return Ok(()) };
+        if !self.project.models.names_tier(TIER) && !self.is_known_to(&name, thread, &loaded.head)? {
+            return Ok(());
+        }
         let PricedModel { model, price, .. } =
             self.project.models.clone().unrecorded().make(&name, &self.project.folder)?;
         let price = self.project.config.models.price(&name).or(price);
         let price = price.ok_or_else(|| Failed(format!("the price of `{name}` is not known; it makes no titles")))?;
+        let prompt_bytes = SYSTEM.len() + text.len();
         let messages = [Arc::new(Message::text(Role::User, text))];
         let mut prompt = Prompt::new(&name, &messages);
         prompt.system = SYSTEM;
         prompt.output_tokens_max = Some(OUTPUT_TOKENS_MAX);
         let began = Instant::now();
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Failed(error.to_string()))?;
-        let answer = runtime.block_on(model.answer(&prompt, &mut |_| {}, cancel))?;
-        let usage = usage(&name, &answer, &price, began);
-        let title =
-            title_of(&answer).ok_or_else(|| Failed(format!("`{name}` answered no title of three to six words")))?;
-        match self.engine.title_untitled(thread, &title, usage)? {
-            // A thread that is busy gets one after its next run.
-            Titled::Set | Titled::Unneeded | Titled::Busy => Ok(()),
+        let replied = runtime.block_on(model.answer(&prompt, &mut |_| {}, cancel));
+        let title = replied.as_ref().ok().and_then(title_of);
+        if let Some(used) = CallUsage::of(&replied) {
+            let usage = used.recorded(&name, &price, prompt_bytes, began);
+            match self.engine.title_untitled(thread, provisional.as_deref(), title.as_deref(), usage)? {
+                // A thread that is busy gets one after its next run.
+                Titled::Set | Titled::Unneeded | Titled::Busy => {}
+            }
         }
+        replied?;
+        title.map(|_| ()).ok_or_else(|| Failed(format!("`{name}` answered no title of three to six words")))
     }
 
-    /// Whether a thread may need a title, as far as the registry says.
-    fn may_need(&self, summary: &Summary) -> bool {
-        let Manifest { title, parent_id, status, kind, updated_at, .. } = &summary.manifest;
+    /// Whether the host of a model has given every answer of a thread.
+    fn is_known_to(&self, model: &str, thread: &ThreadId, head: &Head) -> Result<bool, Failed> {
+        let lines = self.store.read(thread, 0, usize::try_from(head.lines).unwrap_or(usize::MAX))?;
+        Ok(lines.iter().all(|line| match &line.event {
+            Event::Usage(turn) => self.project.models.are_of_one_host(&turn.model, model),
+            _ => true,
+        }))
+    }
+
+    /// Whether the last commit of a thread is the record of a call that gave no title: nothing has changed since.
+    fn is_answered(&self, thread: &ThreadId, head: &Head) -> Result<bool, Failed> {
+        // The last line is the checkpoint.
+        let lines = self.store.read(thread, head.lines.saturating_sub(2), 1)?;
+        let is_record = |event: &Event| matches!(event, Event::ManifestChanged(changed) if changed.title.is_none() && changed.title_usage.is_some());
+        Ok(lines.iter().any(|line| is_record(&line.event)))
+    }
+
+    /// The title of a thread, if it is only the beginning of its first message and was never changed.
+    fn provisional(&self, summary: &Summary) -> Result<Option<String>, Failed> {
+        let Manifest { title, thread_id, .. } = &summary.manifest;
+        let Some(title) = title else { return Ok(None) };
+        let first = self.store.read(thread_id, 0, FIRST_LINES)?;
+        let message = first.iter().find_map(|line| match &line.event {
+            Event::Message(message) if message.role == Role::User => Some(message.plain_text()),
+            _ => None,
+        });
+        if message.is_none_or(|message| first_title(&message) != *title) {
+            return Ok(None);
+        }
+        let is_renamed =
+            |line: &Line| matches!(&line.event, Event::ManifestChanged(changed) if changed.title.is_some());
+        let lines = self.store.read(thread_id, 0, usize::MAX)?;
+        Ok((!lines.iter().any(is_renamed)).then(|| title.clone()))
+    }
+
+    /// Whether a thread may need a title now, as far as the registry says.
+    fn is_due(&self, summary: &Summary) -> bool {
+        let Manifest { parent_id, status, kind, updated_at, .. } = &summary.manifest;
         let is_recent = self.engine.now().as_micros() - updated_at.as_micros() < DAY_MICROS;
         let has_ended = !matches!(status, Status::Created | Status::Running | Status::Continued);
-        title.is_none()
-            && parent_id.is_none()
-            && *kind == ThreadKind::Agent
-            && is_recent
-            && has_ended
-            && summary.holder.is_none()
+        parent_id.is_none() && *kind == ThreadKind::Agent && is_recent && has_ended && summary.holder.is_none()
     }
 }
 
@@ -168,30 +225,62 @@ fn title_of(answer: &Answer) -> Option<String> {
     Some(title.trim_end_matches([',', ';', ':', '-', ' ']).to_owned())
 }
 
-fn usage(model: &str, answer: &Answer, price: &Price, began: Instant) -> TurnUsage {
-    let used = answer.usage.unwrap_or_default();
-    let spend = answer.charged.unwrap_or_else(|| price.cost(&used));
-    let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(0);
-    TurnUsage {
-        model: model.to_owned(),
-        cost: Cost {
-            turns: 1,
-            input_tokens: used.input_tokens,
-            output_tokens: used.output_tokens,
-            spend,
-            duration_ms: took,
-            ..Cost::default()
-        },
-        cache_read_tokens: used.cache_read_tokens,
-        cache_write_tokens: used.cache_write_tokens,
-        prompt_bytes: 0,
-        prompt_tokens: 0,
-        estimated: answer.usage.is_none(),
-        answered_by: answer.model.clone(),
-        provider_id: answer.provider_id.clone(),
-        charged: answer.charged,
-        session: None,
-        notes: Vec::new(),
+/// What is known about the cost of a call that was answered, or whose answer was cut.
+#[derive(Clone, Debug, Default)]
+struct CallUsage {
+    /// As far as the provider counted.
+    counted: Option<Usage>,
+    charged: Option<Money>,
+    answered_by: Option<String>,
+    provider_id: Option<String>,
+}
+
+impl CallUsage {
+    /// None if there was no answer: the provider counted nothing.
+    fn of(replied: &Result<Answer, ModelError>) -> Option<Self> {
+        match replied {
+            Ok(answer) => Some(Self {
+                counted: answer.usage.filter(|usage| !usage.estimated),
+                charged: answer.charged,
+                answered_by: answer.model.clone(),
+                provider_id: answer.provider_id.clone(),
+            }),
+            Err(ModelError::Cut { usage, partial, .. } | ModelError::Stopped { usage, partial })
+                if usage.is_some() || !partial.is_empty() =>
+            {
+                Some(Self { counted: usage.filter(|usage| !usage.estimated), ..Self::default() })
+            }
+            Err(_) => None,
+        }
+    }
+
+    fn recorded(self, model: &str, price: &Price, prompt_bytes: usize, began: Instant) -> TurnUsage {
+        let used = self.counted.unwrap_or_default();
+        let known = self.charged.or_else(|| self.counted.map(|usage| price.cost(&usage)));
+        let at_most = || price.bound(TokenEstimate::default().tokens_at_most(prompt_bytes), OUTPUT_TOKENS_MAX);
+        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(0);
+        TurnUsage {
+            model: model.to_owned(),
+            cost: Cost {
+                turns: 1,
+                input_tokens: used.input_tokens,
+                output_tokens: used.output_tokens,
+                spend: known.unwrap_or_else(at_most),
+                spend_unknown: if known.is_some() { Money::ZERO } else { at_most() },
+                duration_ms: took,
+                ..Cost::default()
+            },
+            cache_read_tokens: used.cache_read_tokens,
+            cache_write_tokens: used.cache_write_tokens,
+            prompt_bytes: 0,
+            prompt_tokens: 0,
+            estimated: self.counted.is_none(),
+            answered_by: self.answered_by,
+            provider_id: self.provider_id,
+            charged: self.charged,
+            session: None,
+            notes: Vec::new(),
+        }
     }
 }
 

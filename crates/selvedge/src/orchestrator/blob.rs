@@ -23,7 +23,7 @@ pub(super) fn input_schema() -> Value {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": PART_BYTES_MAX,
-                "description": "The most bytes to return. Default: 8192.",
+                "description": "The maximum number of bytes to return. Default: 8192.",
             },
         },
         "required": ["blob"],

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use selvedge_engine::thread_search::{ThreadQuery, search_threads};
-use selvedge_model::{Call, Cancel};
+use selvedge_engine::thread_search::{ThreadQuery, ThreadsFound, search_threads};
+use selvedge_model::{Call, Cancel, EmbedError};
 use selvedge_store::search::Query;
 use selvedge_store::search::since::{since, utc_midnight};
 use serde_json::{Value, json};
 
 use super::Shared;
 use super::thread_tools::{number, value};
-use crate::effects::embed;
+use crate::effects::embed_query;
 
 /// The default number of threads.
 const FOUND: usize = 5;
@@ -25,8 +25,8 @@ pub(super) fn input_schema() -> Value {
                 "type": "string",
                 "description": "Words that must all be there; \"a phrase\", OR, NOT, parentheses, begin*; filters: directive: status: since:7d.",
             },
-            "semantic": {"type": "boolean", "description": "Whether to find passages of similar meaning, too."},
-            "limit": {"type": "integer", "minimum": 1, "maximum": FOUND_MAX, "description": "The most threads. Default: 5."},
+            "semantic": {"type": "boolean", "description": "Whether to find passages of similar meaning as well."},
+            "limit": {"type": "integer", "minimum": 1, "maximum": FOUND_MAX, "description": "The maximum number of threads. Default: 5."},
         },
         "required": ["query"],
         "additionalProperties": false,
@@ -44,13 +44,19 @@ pub(super) fn search(shared: &Arc<Shared>, call: &Call, cancel: &Cancel) -> Resu
     let own = engine.manifest(&call.thread).map_err(|error| error.to_string())?.agent_id;
     let is_semantic = call.arguments.get("semantic").and_then(Value::as_bool) == Some(true);
     let vector = if is_semantic { Some(vector(shared, text, cancel)?) } else { None };
+    let (vector, words_alone) = match vector {
+        Some(Ok(vector)) => (Some(vector), None),
+        Some(Err(error)) => (None, Some(error.to_string())),
+        None => (None, None),
+    };
     let asked = ThreadQuery { query, vector, only: Some(own), limit };
-    value(search_threads(&**shared.store(), &*shared.index, engine.trust(), &asked, cancel))
+    let found = search_threads(&**shared.store(), &*shared.index, engine.trust(), &asked, cancel);
+    value(found.map(|found| ThreadsFound { words_alone, ..found }))
 }
 
-fn vector(shared: &Shared, text: &str, cancel: &Cancel) -> Result<(String, Vec<f32>), String> {
+/// The vector of a query; an embedder that does not answer is no reason not to search by words.
+fn vector(shared: &Shared, text: &str, cancel: &Cancel) -> Result<Result<(String, Vec<f32>), EmbedError>, String> {
     let embedder = shared.project.embedder().map_err(|error| error.to_string())?;
     let embedder = embedder.ok_or("no embedder is configured: leave out `semantic`")?;
-    let vectors = embed(&*embedder, &[text.to_owned()], cancel).map_err(|error| error.to_string())?;
-    Ok((embedder.name().to_owned(), vectors.into_iter().next().unwrap_or_default()))
+    Ok(embed_query(&*embedder, text, cancel))
 }

@@ -193,7 +193,7 @@ const DEFINITIONS: [Definition; 14] = [
                     "thread_id": {"type": "string", "description": "Any thread of the chain."},
                     "query": {"type": "string", "description": "A text, or a regular expression."},
                     "search_type": {"type": "string", "enum": ["text", "regex"]},
-                    "max_results": {"type": "integer", "minimum": 1, "description": "The most events to return."},
+                    "max_results": {"type": "integer", "minimum": 1, "description": "The maximum number of events to return."},
                 },
                 "required": ["thread_id", "query"],
                 "additionalProperties": false,

@@ -7,7 +7,10 @@ use selvedge_model::tool::Risk;
 use selvedge_model::{Manifest, ToolSpec};
 use serde_json::{Value, json};
 
-/// The page of a thread, as Markdown: the definitions of its tools, its recorded capabilities, and the acknowledged risks. Secrets are
+use super::capability_tree::tree;
+
+/// The page of a thread, as Markdown: the definitions of its tools, its recorded capabilities as a tree and as a list, and the acknowledged
+/// risks. Secrets are
 /// redacted, as in a log.
 pub fn page(thread: &Manifest, work: &RunConfig, redactor: &Redactor) -> String {
     let mut tools: Value = work.offered().map(definition).collect();
@@ -15,7 +18,11 @@ pub fn page(thread: &Manifest, work: &RunConfig, redactor: &Redactor) -> String 
     // A JSON string has no line breaks, so no description can end the code fence.
     let tools = serde_json::to_string_pretty(&tools).unwrap_or_default();
     let mut text = format!("# Capabilities of `{}`\n\n", thread.thread_id);
-    _ = writeln!(text, "## Tool Definitions\n\n```json\n{tools}\n```\n\n## Capabilities\n");
+    _ = writeln!(text, "## Tool Definitions\n\n```json\n{tools}\n```\n");
+    if let Some(tree) = tree(thread.capabilities.as_deref().unwrap_or_default(), work.offered()) {
+        _ = writeln!(text, "## Capabilities Tree\n\n```\n{tree}```\n");
+    }
+    text.push_str("## Capabilities\n\n");
     match thread.capabilities.as_deref() {
         None | Some([]) => text.push_str("None: no tool may be called.\n"),
         Some(granted) => granted.iter().for_each(|token| _ = writeln!(text, "- `{token}`")),

@@ -28,6 +28,21 @@ pub fn is_conversation(thread: &Manifest) -> bool {
     thread.directive.is_none() && thread.parent_id.is_none() && thread.capabilities.is_some()
 }
 
+/// How many characters of the first message are the title of its conversation.
+const TITLE_CHARS: usize = 60;
+
+/// The title that a conversation begins with: the beginning of its first message, on one line. The system replaces it by one that it makes;
+/// never one that a person gave.
+pub fn first_title(message: &str) -> String {
+    let clean = |word: &str| word.chars().filter(|c| !c.is_control()).collect::<String>();
+    let text = message.split_whitespace().map(clean).collect::<Vec<_>>().join(" ");
+    if text.chars().count() <= TITLE_CHARS {
+        return text;
+    }
+    let cut: String = text.chars().take(TITLE_CHARS - 1).collect();
+    format!("{cut}…")
+}
+
 impl Project {
     /// The agents that a conversation may be with if none is named: those of the project, or the default agent if it has none.
     pub fn chat_agents(&self) -> Result<Vec<AgentId>, ProjectError> {
@@ -69,6 +84,8 @@ impl Project {
             acknowledged: &acknowledged,
             limits,
             model,
+            directive_id: None,
+            task_id: None,
             task: None,
             inputs: &Map::new(),
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use selvedge_engine::run_config::{Continuation, ContinuedThread, Seed};
+use selvedge_engine::run_config::{Continuation, ContinuedThread, WriteFirstMessage};
 use selvedge_items::config::Coordination;
 use selvedge_items::directive::Directive;
 use selvedge_items::input::bind;
@@ -43,13 +43,13 @@ pub(super) fn continuation(
         ceiling_tokens: said.resume_ceiling_tokens,
         window_tokens: window.unwrap_or(said.context_tokens),
         chain_max: said.chain_max,
-        seed: seed(library, &said.directive, original),
+        first_message: first_message(library, &said.directive, original),
         ..Continuation::default()
     }
 }
 
 /// The message of the continuation directive; a plain message if that can't be read or rendered.
-fn seed(library: &Library, default: &str, original: &ContinuedDirective<'_>) -> Seed {
+fn first_message(library: &Library, default: &str, original: &ContinuedDirective<'_>) -> WriteFirstMessage {
     let own = original.directive.and_then(|directive| directive.continuation_directive.clone());
     let id = own.as_ref().map_or(default, |own| own.as_str()).to_owned();
     let found = DirectiveId::new(&id).ok().and_then(|id| library.directive(&id).ok());
@@ -100,7 +100,7 @@ mod tests {
         let environment = Environment { allowed: &[], variables: None };
         let original = ContinuedDirective { directive, inputs: &Map::new(), environment };
         let left = ContinuedThread { previous_thread_id: "t-1".parse().unwrap(), message: "Go on.".to_owned() };
-        seed(&library, BUILT_IN, &original)(&left).unwrap()
+        first_message(&library, BUILT_IN, &original)(&left).unwrap()
     }
 
     /// The message named the directive `` with an empty body.

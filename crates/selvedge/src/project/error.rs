@@ -48,6 +48,22 @@ pub enum ProjectError {
     /// Recorded calls can't be read.
     #[error(transparent)]
     Recording(#[from] RecordError),
+    /// Environment variables that a graph needs are not set.
+    #[error("graph `{graph}` needs environment variables that are not set: {}", listed(.names))]
+    NoVariables {
+        /// The graph.
+        graph: String,
+        /// The variables.
+        names: Vec<String>,
+    },
+    /// A graph has no such node.
+    #[error("graph `{graph}` has no node `{node}`")]
+    NoNode {
+        /// The graph.
+        graph: String,
+        /// The node.
+        node: String,
+    },
     /// The key of a provider is not there.
     #[error("provider `{provider}` has no key: `{from}`: {why}")]
     NoKey {
@@ -59,7 +75,7 @@ pub enum ProjectError {
         why: String,
     },
     /// No registered provider has the model.
-    #[error("there is no provider for the model `{model}`; known are {}", listed(known))]
+    #[error("there is no provider for the model `{model}`; the providers are {}", listed(known))]
     NoModel {
         /// The model.
         model: String,
@@ -88,7 +104,11 @@ impl Classify for ProjectError {
             Self::Item(error) => error.kind(),
             Self::Interpolation { source, .. } => source.kind(),
             Self::Input(_) | Self::Tool(_) | Self::Script { .. } | Self::Recording(_) => ErrorKind::Invalid,
-            Self::NoScript { .. } | Self::NoModel { .. } | Self::NoKey { .. } => ErrorKind::Absent,
+            Self::NoScript { .. }
+            | Self::NoModel { .. }
+            | Self::NoKey { .. }
+            | Self::NoVariables { .. }
+            | Self::NoNode { .. } => ErrorKind::Absent,
         }
     }
 
@@ -101,6 +121,8 @@ impl Classify for ProjectError {
             Self::Script { .. } => "script_invalid",
             Self::NoScript { .. } => "script_not_found",
             Self::Recording(error) => error.code(),
+            Self::NoVariables { .. } => "graph_variables_missing",
+            Self::NoNode { .. } => "graph_node_not_found",
             Self::NoKey { .. } => "model_key_missing",
             Self::NoModel { .. } => "model_not_found",
         }
@@ -121,6 +143,8 @@ impl Classify for ProjectError {
                      `.ai/config/agent/models.yaml`"
                 ))
             }
+            Self::NoVariables { names, .. } => names.first().map(|name| format!("set them: `export {name}=…`")),
+            Self::NoNode { graph, .. } => Some(format!("`selvedge graph show {graph}` lists its nodes")),
             Self::Recording(_) => Some("name a folder that `selvedge run --record DIR` wrote".to_owned()),
             Self::NoKey { from, .. } if from.starts_with('/') => {
                 Some("write the key into that file, and let only its owner read it (`chmod 600`)".to_owned())
@@ -129,7 +153,7 @@ impl Classify for ProjectError {
                 "set `{from}`, or name a key file or a command for `{provider}`: `selvedge config explain models.providers`"
             )),
             Self::NoModel { .. } => Some(
-                "`selvedge model list` shows the models; `selvedge config explain models.providers` how to add a host"
+                "`selvedge model list` shows the models; `selvedge config explain models.providers` shows how to add a provider"
                     .to_owned(),
             ),
         }

@@ -25,7 +25,10 @@ pub(super) fn gate(capabilities: Capabilities, risk_max: Risk, approvals: Approv
                 if is_useful && older.contains(&spec.name) {
                     return Permission::Allowed;
                 }
-                return Permission::Denied(format!("`{}` is an older name", spec.name));
+                return Permission::Denied(format!(
+                    "`{}` is the older name of a tool that the thread may not call",
+                    spec.name
+                ));
             }
             Some(found) => match found.spec(arguments) {
                 Ok(spec) => spec,

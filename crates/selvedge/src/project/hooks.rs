@@ -16,7 +16,7 @@ use std::sync::Arc;
 use selvedge_engine::hooks::{CONTROL, Hook, HookCall, Hooks, Knowledge};
 use selvedge_items::directive::Directive;
 use selvedge_items::hook::{Action, Control, HookFile, Placed, Source, resolve};
-use selvedge_items::{ItemError, Layer, Library};
+use selvedge_items::{Graph, ItemError, Layer, Library};
 use selvedge_model::event::EffectClass;
 use selvedge_model::tool::{Function, Risk};
 use selvedge_model::{DirectiveId, Output, Tool, ToolError};
@@ -42,9 +42,17 @@ impl Project {
         Ok(resolve(user.as_ref(), project.as_ref(), own))
     }
 
-    /// The same, ready to fire.
-    pub fn ready_hooks(&self, directive: Option<&Directive>) -> Result<Hooks, ProjectError> {
-        let list = self.hooks(directive)?.into_iter().map(|placed| {
+    /// All hooks that count for a graph's runs.
+    pub fn graph_hooks(&self, graph: &Graph) -> Result<Vec<Placed>, ProjectError> {
+        let file = |layer| Ok::<_, ItemError>(self.library.hooks(layer)?.map(|(file, _)| file));
+        let user: Option<HookFile> = file(Layer::User)?;
+        let project: Option<HookFile> = file(Layer::Project)?;
+        Ok(resolve(user.as_ref(), project.as_ref(), Some((graph.hooks.as_slice(), &[]))))
+    }
+
+    /// Hooks ready to fire.
+    pub(super) fn ready(&self, placed: Vec<Placed>) -> Hooks {
+        let list = placed.into_iter().map(|placed| {
             let is_built_in = placed.source == Source::BuiltIn;
             let actions = placed.hook.actions.iter().filter(|_| !is_built_in);
             Hook { calls: actions.map(call).collect(), placed }
@@ -52,6 +60,12 @@ impl Project {
         let mut hooks = Hooks::new(list.collect());
         hooks.tools.push(knowledge(self.library.clone()));
         hooks.facts.insert("project_path".to_owned(), json!(self.folder));
+        hooks
+    }
+
+    /// The same, ready to fire.
+    pub fn ready_hooks(&self, directive: Option<&Directive>) -> Result<Hooks, ProjectError> {
+        let mut hooks = self.ready(self.hooks(directive)?);
         hooks.facts.extend(directive.map(|directive| ("directive_body".to_owned(), json!(directive.body))));
         Ok(hooks)
     }
@@ -79,7 +93,8 @@ impl Project {
                     }
                     _ => None,
                 };
-                warnings.extend(what.map(|what| format!("hook `{}` can't do what it says: {what}", placed.hook.id)));
+                warnings
+                    .extend(what.map(|what| format!("an action of hook `{}` can't be made: {what}", placed.hook.id)));
             }
         }
         Ok(warnings)
@@ -87,7 +102,7 @@ impl Project {
 }
 
 /// An action as a call.
-fn call(action: &Action) -> HookCall {
+pub(super) fn call(action: &Action) -> HookCall {
     let Action { item_type, item_id, params, .. } = action;
     let source = format!("{item_type} {item_id}");
     let of = |tool: &str, arguments: Value| HookCall {

@@ -118,6 +118,20 @@ impl Models {
         self.hosts.as_ref()?.tier(name)
     }
 
+    /// Whether the configuration names the model of a tier.
+    pub(crate) fn names_tier(&self, name: &str) -> bool {
+        self.hosts.as_ref().is_some_and(|hosts| hosts.config.tier(name).is_some())
+    }
+
+    /// Whether two models are served at the same address.
+    pub(crate) fn are_of_one_host(&self, one: &str, other: &str) -> bool {
+        let address = |model: &str| {
+            let hosts = self.hosts.as_ref()?;
+            Some(hosts.base_url(hosts.config.provider(split(model).0)?).to_owned())
+        };
+        address(one).is_some_and(|one| Some(one) == address(other))
+    }
+
     /// The full name of a model: that of the tier, if the name is that of a tier and not of a provider.
     pub fn named(&self, name: &str) -> String {
         let is_provider = name.contains(':') || self.providers.contains_key(name);

@@ -27,14 +27,6 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
-    /// Adds the instructions to a system prompt.
-    pub(super) fn instruct(&self, system: &mut String) {
-        if !system.is_empty() && !self.instructions.is_empty() {
-            system.push_str("\n\n");
-        }
-        system.push_str(&self.instructions);
-    }
-
     /// The same gate, which also requires the program's approvals. A call that is denied stays denied.
     pub(super) fn gate(&self, gate: Gate) -> Gate {
         if self.approvals.is_empty() {

@@ -110,6 +110,28 @@ fn an_endpoint_makes_vectors_after_the_answer_and_others_after_a_change() {
     );
 }
 
+/// Every run, and the end of every command, waited for a host that did not answer.
+#[test]
+fn a_host_that_does_not_answer_is_not_asked_again_after_every_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let stalling = Server::start().unwrap();
+    stalling.handle(|_| Reply::nothing().stall());
+    configure(folder.path(), "model: 'openai:embed-1'\ndimensions: 3\n");
+    let usage = || lines(&folder.path().join(".ai/usage.jsonl")).len();
+    for round in 1..=3 {
+        let selvedge = open(folder.path(), &stalling.url());
+        let outcome = selvedge.run(Job::say("Where is the heron?")).join().unwrap();
+        assert_eq!(outcome.status.status(), Some(Status::Completed));
+        eventually("the run is recorded", || usage() == round);
+        eventually("the host was asked", || !stalling.received().is_empty());
+        assert!(selvedge.shut_down(Duration::from_secs(10)).join().unwrap());
+        drop(selvedge);
+        let state = folder.path().join(".ai/agent/threads/effects/embeddings.json");
+        eventually("the failure is kept", || fs::read_to_string(&state).is_ok_and(|text| text.contains("stopped")));
+        assert_eq!(stalling.received().len(), 1, "it rests");
+    }
+}
+
 #[test]
 fn a_dead_endpoint_delays_no_answer_and_is_kept_as_a_failure() {
     let folder = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@ mod hostile;
 mod killed;
 mod long;
 mod names;
+mod pages;
 mod remote;
 mod search;
 mod secrets;

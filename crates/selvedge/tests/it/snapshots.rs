@@ -680,8 +680,8 @@ fn a_snapshot_whose_base_is_missing_or_different_is_detected() {
     assert_eq!(listed.last().unwrap().1, None);
 }
 
-/// A thread that waits, whose newest snapshot says only what changed; and the file that it stands on in the end.
-fn standing(house: &House, text: &str) -> (ThreadId, PathBuf) {
+/// A suspended thread whose newest snapshot holds only what changed, and the file of the whole snapshot that it builds on.
+fn thread_with_incremental_snapshot(house: &House, text: &str) -> (ThreadId, PathBuf) {
     let (thread, ran) = house.run_with(None, 99, text, Then::Done, |work| work.limits.turns = Some(2));
     assert_eq!(ran.ended.status, Status::Suspended);
     let kept = house.kept(&thread);
@@ -697,7 +697,7 @@ fn a_snapshot_whose_base_was_changed_is_reported_once_and_saved_again() {
     for (text, then) in [("hm", Then::Fails), ("hm", Then::Done), (long_text().as_str(), Then::Fails)] {
         let mut house = House::saving_always();
         house.config.checkpoint.performance.incremental = true;
-        let (thread, path) = standing(&house, text);
+        let (thread, path) = thread_with_incremental_snapshot(&house, text);
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, &bytes).unwrap();

@@ -35,7 +35,7 @@ impl BackupRun<'_> {
                 Ok(())
             }
             // It was deleted during the backup; the copy will record that.
-            Err(_) if self.core.read(|live| rows::tombstone(live, thread))?.is_some() => Ok(()),
+            Err(_) if self.core.read(|live| Ok(self.core.is_deleted(live, thread)))? => Ok(()),
             Err(error) if self.is_fatal(&error) => Err(error),
             Err(error) => {
                 let folder = self.layout.thread(thread);

@@ -27,7 +27,7 @@ fn message(name: &str, text: &str) -> Batch {
 /// Makes a batch durable and stops before it is drained.
 fn half_committed(store: &LocalStore, batch: &Batch) -> (Job, Vec<Numbers>) {
     let core = &store.core;
-    match core.commit_together(vec![core.job(batch, Basis::Database).unwrap()]).pop() {
+    match core.commit_together(vec![core.job(batch, ReadSource::Database).unwrap()]).pop() {
         Some(JobOutcome::Durable(job, numbers)) => (*job, numbers.numbers),
         _ => panic!("it was not committed"),
     }
@@ -46,7 +46,7 @@ fn a_job_that_is_refused_halfway_leaves_nothing_and_the_other_jobs_commit() {
     }
     let key = CommitKey::new("once").unwrap();
     let batch = |name: &str| Batch { key: (name == "two").then(|| key.clone()), ..message(name, "hello") };
-    let jobs = ["two", "one"].map(|name| store.core.job(&batch(name), Basis::Database).unwrap());
+    let jobs = ["two", "one"].map(|name| store.core.job(&batch(name), ReadSource::Database).unwrap());
     // Another batch uses its key meanwhile, which is noticed only after its head and its redo are written.
     store.commit(Batch { key: Some(key.clone()), ..message("three", "first") }).unwrap();
     let before = store.position().unwrap();
@@ -187,7 +187,7 @@ fn a_stale_job_does_not_stop_the_others() {
     for name in ["one", "two"] {
         store.commit(birth(name)).unwrap();
     }
-    let jobs = ["two", "one"].map(|name| store.core.job(&message(name, "late"), Basis::Database).unwrap());
+    let jobs = ["two", "one"].map(|name| store.core.job(&message(name, "late"), ReadSource::Database).unwrap());
     test_store.open().commit(message("two", "faster")).unwrap();
     let outcomes = store.core.commit_together(jobs.into());
     assert!(matches!(outcomes[..], [JobOutcome::Stale, JobOutcome::Durable(..)]));

@@ -23,8 +23,8 @@ use super::Examiner;
 use crate::disk::{DiskFile, OpenMode};
 use crate::overlay::read_fully;
 use crate::rows::{self, Row};
-use crate::saved_state;
 use selvedge_store::folded::Folded;
+use selvedge_store::saved_state;
 
 /// How much of a log is read at most, unless its last line alone is longer.
 pub(super) const READ_MAX: u64 = 256 << 10;

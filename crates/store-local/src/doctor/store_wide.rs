@@ -6,12 +6,11 @@ use std::path::Path;
 
 use selvedge_log::document::{self, DocumentError};
 use selvedge_model::{Digest, OwnerId, ThreadId};
-use selvedge_store::Result;
+use selvedge_store::{Result, tombstone};
 
 use super::threads::left_over;
 use super::{Depth, Examiner, Finding, Report, Severity, is_old, is_temporary, read_document};
 use crate::db::Db;
-use crate::delete;
 use crate::layout::{Layout, is_reserved};
 use crate::leading_events::{self, LeadingEvents};
 use crate::rows::{self, Row, bad_row};
@@ -104,7 +103,7 @@ impl Examiner<'_> {
             match read_document(core, &path) {
                 // Without trusted keys the file can't be judged; that is reported with the keys.
                 Ok(_) if self.depth == Depth::Unsigned => {}
-                Ok(bytes) => match document::verify_json(delete::KIND, thread.as_str(), &bytes, &core.trust) {
+                Ok(bytes) => match document::verify_json(tombstone::KIND, thread.as_str(), &bytes, &core.trust) {
                     Ok(_) => {}
                     Err(DocumentError::UntrustedKey { fingerprint } | DocumentError::RevokedKey { fingerprint }) => {
                         report.untrusted(fingerprint, &thread)
@@ -164,7 +163,7 @@ impl Examiner<'_> {
         let name = path.file_name()?.to_string_lossy().into_owned();
         let thread = ThreadId::from_folder(name.strip_suffix(".json")?).ok()?;
         let bytes = read_document(self.core(), path).ok()?;
-        match document::verify_json(delete::KIND, thread.as_str(), &bytes, &self.core().trust) {
+        match document::verify_json(tombstone::KIND, thread.as_str(), &bytes, &self.core().trust) {
             Err(DocumentError::UntrustedKey { fingerprint } | DocumentError::RevokedKey { fingerprint }) => {
                 Some((fingerprint, thread)).filter(|_| self.depth != Depth::Unsigned)
             }

@@ -53,16 +53,20 @@ impl Examiner<'_> {
         })
     }
 
+    /// Checks the log of a thread and the files beside it; the first that can't be checked ends it.
+    fn files(&self, row: &Row, pending: &PendingWork, imported: Option<&Imported>, report: &mut Report) -> Result<()> {
+        self.log(row, imported.map(|imported| imported.blobs.as_slice()).unwrap_or_default(), report)?;
+        self.manifest(row, pending.stale.contains(&row.id), report)?;
+        self.capabilities(row, report)?;
+        self.snapshot(row, report)?;
+        self.status(row, report)?;
+        self.other_files(row, report)
+    }
+
     /// Checks one thread; a failure to check it is a finding too.
     pub(super) fn thread(&self, row: &Row, pending: &PendingWork, imported: Option<&Imported>, report: &mut Report) {
         let thread = &row.manifest.thread_id;
-        let looked = self
-            .log(row, imported.map(|imported| imported.blobs.as_slice()).unwrap_or_default(), report)
-            .and_then(|()| self.manifest(row, pending.stale.contains(&row.id), report))
-            .and_then(|()| self.capabilities(row, report))
-            .and_then(|()| self.snapshot(row, report))
-            .and_then(|()| self.status(row, report))
-            .and_then(|()| self.other_files(row, report));
+        let looked = self.files(row, pending, imported, report);
         if let Some(bytes) = pending.redo.get(&row.id).filter(|_| report.live_owners == 0) {
             let what = format!("{bytes} committed bytes are not synced in the transcript yet");
             let why = "they are safe in the database, and the next writer or a clean close syncs them";
@@ -101,7 +105,9 @@ impl Examiner<'_> {
             Ok(end) => {
                 if self.depth == Depth::Ends {
                     let counts = |key: &Digest| self.core().trust.status(key) == Some(KeyStatus::Trusted);
-                    end.signers.iter().filter(|key| !counts(key)).for_each(|key| report.untrusted(*key, thread));
+                    for key in end.signers.iter().filter(|key| !counts(key)) {
+                        report.untrusted(*key, thread);
+                    }
                 }
                 report.not_read_whole += u64::from(end.folded.is_none());
                 if let Some(folded) = &end.folded {

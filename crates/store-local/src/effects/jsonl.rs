@@ -109,6 +109,25 @@ impl<'d> Jsonl<'d> {
         Ok(())
     }
 
+    /// The first line, without its end; none if the file is empty.
+    pub(crate) fn first_line(&self) -> Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let mut at = 0;
+        while at < self.length {
+            let chunk = self.bytes(at, usize::try_from(self.length - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES))?;
+            if let Some(end) = chunk.iter().position(|byte| *byte == b'\n') {
+                line.extend_from_slice(&chunk[..end]);
+                return Ok(Some(line));
+            }
+            if chunk.is_empty() {
+                break;
+            }
+            at += chunk.len() as u64;
+            line.extend(chunk);
+        }
+        Ok(None)
+    }
+
     /// Appends lines. On return they are durable; after a crash a first part of them may be there, the last line torn.
     pub(crate) fn append<T: Serialize>(&mut self, lines: &[T]) -> Result<()> {
         if lines.is_empty() {

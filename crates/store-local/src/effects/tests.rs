@@ -8,7 +8,7 @@ use selvedge_model::limits::Cost;
 use selvedge_model::{
     AgentId, Batch, Cancel, Changeset, Event, Expect, NewThread, Part, Reason, RunId, RunMeta, Status,
 };
-use selvedge_store::usage::{Group, Summary};
+use selvedge_store::usage::{Group, UsageSummary};
 use selvedge_store::{Commit, Logs as _};
 
 use super::*;
@@ -73,7 +73,7 @@ fn a_run_has_one_record_with_its_cache_tokens_origin_and_models() {
     let used = &found[0].used;
     assert_eq!((used.input_tokens, used.cache_read_tokens, used.cache_write_tokens, used.turns), (100, 30, 5, 1));
     assert_eq!((found[0].origin.as_str(), &found[0].models["m:1"].output_tokens), ("user", &7));
-    let mut by_model = Summary::new(Group::Model, |_| String::new());
+    let mut by_model = UsageSummary::new(Group::Model, |_| String::new());
     found.iter().for_each(|record| by_model.add(record));
     assert_eq!((by_model.groups["m:1"].runs, by_model.total.used.output_tokens), (2, 14));
     assert!(!by_model.groups.contains_key("unknown"));
@@ -215,7 +215,7 @@ fn a_failure_is_kept_until_an_attempt_succeeds_and_positions_of_another_feed_are
     let store = test_store.open();
     create(&store, "one", "scribe");
     run(&store, "one", "r1", "natural");
-    let failure = Some(EffectFailure { at: store.core.clock.now(), why: "a disk".to_owned() });
+    let failure = Some(EffectFailure { at: store.core.clock.now(), why: "a disk".to_owned(), stopped: false });
     store.set_effect_state(Effect::Usage, &EffectState { failure, ..EffectState::default() }).unwrap();
     assert_eq!(store.effect_failures().unwrap()[0].0, Effect::Usage);
     record(&store);
@@ -268,7 +268,6 @@ fn embeddings_are_stored_once_and_leave_with_their_thread_and_their_model() {
     };
     let all =
         [embedding("kept", 1, "a"), embedding("gone", 1, "a"), embedding("missing", 1, "a"), embedding("kept", 1, "a")];
-    store.put_embeddings(&agent, &all).unwrap();
     store.put_embeddings(&agent, &all).unwrap();
     assert_eq!(lines("a"), [("kept".to_owned(), 1), ("gone".to_owned(), 1)]);
     store.delete(&thread("gone")).unwrap();

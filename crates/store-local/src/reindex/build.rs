@@ -11,11 +11,13 @@ use selvedge_log::{line, lines};
 use selvedge_model::account::replay::DeletedPostings;
 use selvedge_model::account::{AccountId, Record};
 use selvedge_model::{Digest, Manifest, ThreadId, Timestamp};
+use selvedge_store::account_records::{Children, Continuity};
+use selvedge_store::derived::{DerivedVersion, LogRecords};
 use selvedge_store::error::describe;
 use selvedge_store::manifest::ParsedManifest;
 use selvedge_store::{Error, Result};
 
-use super::old::Old;
+use super::old::OldDatabase;
 use super::tombstones;
 use super::{LeftOut, Rebuild, Reindexed, Stores};
 use crate::anchor;
@@ -26,12 +28,12 @@ use crate::disk::OpenMode;
 use crate::feed;
 use crate::inbox;
 use crate::layout::{Layout, check_folder, is_reserved, is_there, listed};
-use crate::ledger::{self, Children, Fit};
+use crate::ledger;
 use crate::manifest;
 use crate::overlay::Overlay;
-use crate::replay::{Gathered, Replay, ReplayTarget, Replayed, ReplayedVersion, read_log};
+use crate::replay::{Replay, ReplayTarget, Replayed, read_log};
 use crate::rows::{self, Row, bad_row, signed};
-use crate::schema::{self, Use, database};
+use crate::schema::{self, ConnectionMode, database};
 
 /// What concerns more than one thread, until every log is read.
 const GATHERED: &str = "
@@ -45,7 +47,7 @@ pub(super) struct Builder<'a> {
     pub(super) new: &'a Db,
     layout: &'a Layout,
     rebuild: &'a Rebuild,
-    pub(super) old: &'a Old,
+    pub(super) old: &'a OldDatabase,
     /// The old database, opened separately, with seals checked.
     pub(super) old_db: Option<Db>,
     /// Postings that logs record as lost.
@@ -58,17 +60,17 @@ pub(super) fn build(
     layout: &Layout,
     rebuild: &Rebuild,
     stores: Stores<'_>,
-    old: &Old,
+    old: &OldDatabase,
     path: &Path,
     result: &mut Reindexed,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
     schema::create(path)?;
     let sealer = |store: &str| rebuild.signer.as_ref().map(|signer| Sealer::new(signer, store));
-    let new = Db::open(path, Use::Write, sealer(stores.id))?;
+    let new = Db::open(path, ConnectionMode::Write, sealer(stores.id))?;
     let old_db = match old {
-        Old::Readable => Some(Db::open_old(&layout.database(), sealer(stores.former))?),
-        Old::Absent | Old::Unreadable | Old::Outdated => None,
+        OldDatabase::Readable => Some(Db::open_old(&layout.database(), sealer(stores.former))?),
+        OldDatabase::Absent | OldDatabase::Unreadable | OldDatabase::Outdated => None,
     };
     // It is discarded after an error, and synced as a whole at the end.
     new.pragma_update(None, "journal_mode", "memory").map_err(database)?;
@@ -87,7 +89,7 @@ pub(super) fn build(
     if let Some(old) = builder.old_db {
         old.close()?;
     }
-    if matches!(old, Old::Readable) {
+    if matches!(old, OldDatabase::Readable) {
         new.execute("DETACH old", []).map_err(database)?;
     }
     new.pragma_update(None, "journal_mode", "wal").map_err(database)?;
@@ -289,7 +291,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn gather(&mut self, thread: &ThreadId, id: i64, gathered: &Gathered) -> Result<()> {
+    fn gather(&mut self, thread: &ThreadId, id: i64, gathered: &LogRecords) -> Result<()> {
         self.lost.extend(gathered.lost.iter().cloned());
         for (event_type, record) in &gathered.postings {
             let text = serde_json::to_string(record).map_err(bad_row)?;
@@ -301,7 +303,7 @@ impl Builder<'_> {
             let sql = "INSERT INTO temp.memories (thread_id, version, by_thread) VALUES (?, ?, ?)";
             rows::execute(self.new, sql, params![other.as_str(), signed(*version), thread.as_str()])?;
         }
-        for ReplayedVersion { version, at, lines } in &gathered.versions {
+        for DerivedVersion { version, at, lines } in &gathered.versions {
             let sql = "INSERT INTO temp.arrivals (thread, version, at, line, counts) VALUES (?, ?, ?, ?, ?)";
             let line = signed(lines.start);
             let counts = feed::packed(lines);
@@ -352,7 +354,7 @@ impl Builder<'_> {
                 let record: String = row.get(1).map_err(database)?;
                 let record: Record = serde_json::from_str(&record).map_err(bad_row)?;
                 children.entry(record.account.clone()).or_default().note(&event_type, &record);
-                if ledger::take(this.new, &event_type, &record)? == Fit::Gap {
+                if ledger::take(this.new, &event_type, &record)? == Continuity::Gap {
                     incomplete.insert(record.account);
                 }
             }

@@ -8,11 +8,12 @@ use selvedge_log::Head;
 use selvedge_model::account::AccountId;
 use selvedge_model::{CommitKey, ThreadId};
 use selvedge_store::Result;
+use selvedge_store::account_records::Children;
 use selvedge_store::seal::ConsumedRequests;
 
 use super::build::Builder;
 use crate::db::Db;
-use crate::ledger::Children;
+use crate::ledger;
 use crate::rows::{self, Row, bad_row};
 use crate::schema_check::SchemaDifferences;
 use crate::sealed::Seal;
@@ -142,7 +143,8 @@ impl Builder<'_> {
         let one = |db: &Db| -> Result<_> { Ok(rows::accounts(db, "thread_id = ?", id.as_str())?.pop()) };
         let Some(old_db) = &self.old_db else { return Ok(false) };
         let Some(old) = one(old_db).ok().flatten().filter(|old| !old.incomplete) else { return Ok(false) };
-        if !children.are_known(old_db)? {
+        // Its tombstones are not verified, those of the new one are.
+        if !ledger::are_known(old_db, self.new, children)? {
             return Ok(false);
         }
         Ok(one(self.new)?.is_some_and(|new| !new.incomplete && new.version <= old.version))

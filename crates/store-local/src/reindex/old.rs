@@ -17,14 +17,14 @@ use crate::feed;
 use crate::layout::{Layout, is_there};
 use crate::redo::{self, Redo, RedoRows};
 use crate::rows::{self, Row, bad_row, signed};
-use crate::schema::{self, Use, database};
+use crate::schema::{self, ConnectionMode, database};
 use crate::schema_check::SchemaDifferences;
 use crate::sealed::Seal;
 use crate::transcript_repair::free_name;
 
 /// The database that is to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Old {
+pub(super) enum OldDatabase {
     /// There is none.
     Absent,
     /// There is a file that is not a readable database.
@@ -35,7 +35,7 @@ pub(super) enum Old {
     Readable,
 }
 
-impl Old {
+impl OldDatabase {
     /// Reads the database. On return everything it had committed is durable in the transcripts.
     pub(super) fn inspect(layout: &Layout, disk: &dyn Disk, trust: &Trust, result: &mut Reindexed) -> Result<Self> {
         let path = layout.database();
@@ -58,7 +58,7 @@ impl Old {
     }
 
     fn read(layout: &Layout, disk: &dyn Disk, trust: &Trust, result: &mut Reindexed) -> Result<Self> {
-        let (connection, format) = schema::open_any(&layout.database(), Use::Write)?;
+        let (connection, format) = schema::open_any(&layout.database(), ConnectionMode::Write)?;
         check_whole(&connection)?;
         for outline in RedoRows::read(&connection)?.threads {
             let thread = match rows::name(&connection, outline.id) {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use rusqlite::{Connection, params};
-use selvedge_log::{Head, Trust, document};
+use selvedge_log::Head;
 use selvedge_model::ThreadId;
 use selvedge_store::{Result, Tombstone};
 
-use super::old::Old;
+use super::old::OldDatabase;
 use super::{Rebuild, Reindexed};
 use crate::core::io_error;
-use crate::delete::{self, KIND};
+use crate::delete;
 use crate::disk::{self, Disk};
 use crate::layout::{Layout, is_there, listed};
 use crate::rows::{self, bad_row};
@@ -27,7 +27,7 @@ pub(super) fn insert(
     new: &Connection,
     layout: &Layout,
     rebuild: &Rebuild,
-    old: &Old,
+    old: &OldDatabase,
     result: &mut Reindexed,
 ) -> Result<Tombstones> {
     let mut tombs = Tombstones::new();
@@ -37,7 +37,7 @@ pub(super) fn insert(
         if tombs.contains_key(&thread) {
             continue;
         }
-        match read(&thread, &document, &rebuild.trust) {
+        match Tombstone::verify(&thread, document.as_bytes(), &rebuild.trust) {
             // Its file was removed so that the thread comes back.
             Ok(tombstone) if !is_file && exceeds(layout, rebuild, &thread, &tombstone.head)? => {}
             Ok(tombstone) => {
@@ -58,12 +58,6 @@ pub(super) fn exceeds(layout: &Layout, rebuild: &Rebuild, thread: &ThreadId, bur
     delete::exceeds(layout, &*rebuild.disk, &rebuild.trust, thread, buried)
 }
 
-fn read(thread: &ThreadId, document: &str, trust: &Trust) -> Result<Tombstone, String> {
-    let verified = document::verify_json(KIND, thread.as_str(), document.as_bytes(), trust);
-    let value = verified.map_err(|error| error.to_string())?.value;
-    serde_json::from_value(value).map_err(|error| error.to_string())
-}
-
 fn files(layout: &Layout, disk: &dyn Disk) -> Result<Vec<(ThreadId, String)>> {
     let folder = layout.tombstones();
     let mut found = Vec::new();
@@ -78,8 +72,8 @@ fn files(layout: &Layout, disk: &dyn Disk) -> Result<Vec<(ThreadId, String)>> {
 }
 
 /// Tombstones in the old database, whose files may be missing after a crash.
-fn rows_of(new: &Connection, old: &Old) -> Result<Vec<(ThreadId, String)>> {
-    if !matches!(old, Old::Readable) {
+fn rows_of(new: &Connection, old: &OldDatabase) -> Result<Vec<(ThreadId, String)>> {
+    if !matches!(old, OldDatabase::Readable) {
         return Ok(Vec::new());
     }
     let mut statement = new.prepare("SELECT thread_id, document FROM old.tombstones").map_err(database)?;

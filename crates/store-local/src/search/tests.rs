@@ -5,6 +5,7 @@ use std::fs;
 use selvedge_model::message::Block;
 use selvedge_model::{AgentId, Batch, Changeset, Expect, Message, MessageId, NewThread, Part, Reason, Role, Stop};
 use selvedge_store::Commit;
+use selvedge_store::effects::{Effects, Embedding};
 use selvedge_store::search::{Query, read_back};
 
 use super::*;
@@ -280,16 +281,71 @@ fn vectors_rank_with_words_and_those_of_another_embedder_are_removed() {
         let found = store.search(&SearchRequest { query: &query, vector: Some(("e1", &vector)), limit: 5 }).unwrap();
         assert_eq!(found.hits[0].thread.as_str(), first);
     }
+    say(&store, "two", "n", "late");
+    store.catch_up(&Cancel::default()).unwrap();
+    let lacking = |name: &str, filter: &str| {
+        let query = Query::parse(&format!("common {filter}"), &|_| None).unwrap();
+        store
+            .search(&SearchRequest { query: &query, vector: Some((name, &[1.0, 0.0])), limit: 5 })
+            .unwrap()
+            .without_vectors
+    };
+    assert_eq!((lacking("e1", ""), lacking("e2", ""), lacking("e1", "agent:other")), (1, 3, 0));
+    store.delete(&thread("two")).unwrap();
     // Words that no passage has, and a vector that is close to one.
     let other = Query::parse("absent", &|_| None).unwrap();
     let by = |name| {
         store.search(&SearchRequest { query: &other, vector: Some((name, &[1.0, 0.0])), limit: 5 }).unwrap().hits.len()
     };
     assert_eq!((by("e1"), by("e2")), (1, 0));
-    assert_eq!(store.pending_vectors("e2", 3, 10).unwrap().len(), 2);
+    assert_eq!(store.pending_vectors("e2", 3, 10).unwrap().len(), 1);
     // A late answer of the earlier embedder is dropped.
     store.put_vectors("e1", &vectors).unwrap();
-    assert_eq!(store.pending_vectors("e2", 3, 10).unwrap().len(), 2);
+    assert_eq!(store.pending_vectors("e2", 3, 10).unwrap().len(), 1);
+}
+
+/// A process died after it wrote vectors to the file of an agent and before they were in the index.
+#[test]
+fn what_is_in_the_files_is_not_embedded_again() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
+    for name in ["one", "two", "three"] {
+        create(&store, name, "scribe");
+        say(&store, name, "m", &format!("words of {name}"));
+    }
+    store.catch_up(&Cancel::default()).unwrap();
+    let agent = AgentId::new("scribe").unwrap();
+    let files = |pending: &[UnembeddedPassage]| {
+        let all: Vec<_> = pending.iter().map(|one| Embedding::new(&one.hit, "e1", &[0.6, 0.8])).collect();
+        store.put_embeddings(&agent, &all).unwrap();
+    };
+    let both = |pending: Vec<UnembeddedPassage>| {
+        files(&pending);
+        let all: Vec<_> = pending.into_iter().map(|one| (one, vec![0.6, 0.8])).collect();
+        store.put_vectors("e1", &all).unwrap();
+    };
+    let pending = |limit| store.pending_vectors("e1", 2, limit).unwrap();
+    let lines = || fs::read_to_string(store.core.layout.embeddings(&agent)).unwrap().lines().count();
+    both(pending(1));
+    files(&pending(1));
+    say(&store, "one", "n", "later words");
+    store.catch_up(&Cancel::default()).unwrap();
+    assert_eq!(pending(10).len(), 2, "of four, one is in both and one in the file");
+    both(pending(1));
+    assert_eq!((pending(10).len(), lines()), (1, 3));
+    // A thread that is indexed again takes its vectors from the file.
+    store.index_again(&thread("three")).unwrap();
+    assert_eq!(pending(10).len(), 1);
+    // A passage that was indexed again in between: its line is found.
+    let last = pending(10);
+    store.index_again(&last[0].hit.thread).unwrap();
+    both(last);
+    assert_eq!((pending(10), lines()), (vec![], 4));
+    // Nothing changed: no file is read.
+    let path = store.core.layout.embeddings(&agent);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, "x".repeat(text.len() - 1) + "\n").unwrap();
+    assert_eq!(pending(10), []);
 }
 
 /// With ten thousand documents, a query by words may only look at those that match.

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use selvedge_log::recovery::Finding;
 use selvedge_model::event::{ManifestChanged, Recovery};
 use selvedge_model::{
-    Batch, Changeset, Classify, Event, Expect, Kind, Message, MessageId, Part, Reason, Role, RunId, Status, ThreadId,
+    Batch, Changeset, Classify, CommitKey, Event, Expect, Kind, Message, MessageId, Part, Reason, Role, RunId, Status,
+    ThreadId,
 };
 use selvedge_store::load::load;
 use selvedge_store::{Acquire, Commit, Error, Feed, Leases, Ledger, Logs, Registry};
@@ -85,6 +86,32 @@ fn a_sound_thread_is_not_changed() {
     assert_eq!(fs::read(sample.home.transcript(&sample.thread)).unwrap(), sample.bytes);
     let nothing = sample.home.open().repair(&id("missing-0123456789ab"), REPAIR);
     assert!(matches!(nothing, Err(Error::NoThread(_))));
+}
+
+/// A writer that sent a lost changeset again, under its key, was told that it was there.
+#[test]
+fn a_commit_of_a_lost_version_is_not_answered_as_if_it_were_there() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    let proven = fs::read(home.transcript(&thread)).unwrap();
+    let keyed = |text: &str, key: &str| {
+        let part = Part::new(thread.clone(), Expect::Any, says(text));
+        Batch::of(part).with_key(CommitKey::new(key).unwrap())
+    };
+    store.commit(keyed("two", "k2")).unwrap();
+    assert!(store.commit(keyed("two", "k2")).unwrap().replayed);
+    store.close().unwrap();
+    fs::write(home.transcript(&thread), proven).unwrap();
+    let store = home.open();
+    store.repair(&thread, ACCEPT).unwrap();
+    let refused = store.commit(keyed("two", "k2")).unwrap_err();
+    assert!(matches!(refused, Error::VersionLost { version: 2, .. }), "{refused}");
+    store.commit(keyed("two", "k2-again")).unwrap();
+    assert!(store.commit(keyed("two", "k2-again")).unwrap().replayed);
+    store.close().unwrap();
+    let log = fs::read_to_string(home.transcript(&thread)).unwrap();
+    assert_eq!(log.matches("\"text\":\"two\"").count() + log.matches("\"content\":\"two\"").count(), 1, "{log}");
 }
 
 #[test]

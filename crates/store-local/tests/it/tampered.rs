@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::{Connection, params};
-use selvedge_model::account::Posting;
+use selvedge_model::account::{Posting, Reservation, ReservationState};
+use selvedge_model::event::Predecessor;
 use selvedge_model::id::ReservationId;
 use selvedge_model::request::{Answered, Verdict};
 use selvedge_model::{
-    Batch, Changeset, Classify, Event, Expect, Money, Part, Posted, Reason, Request, RequestId, RequestKind, ThreadId,
-    Timestamp,
+    AgentId, Batch, Changeset, Classify, Event, Expect, Message, MessageId, Money, NewThread, Part, Posted, Reason,
+    Request, RequestId, RequestKind, Role, ThreadId, Timestamp,
 };
-use selvedge_store::{Commit, Committed, Error, Filter, Inbox, Registry};
-use selvedge_store_local::{Access, LocalStore};
+use selvedge_store::{Commit, Committed, Error, Filter, Inbox, Ledger, Logs, Registry};
+use selvedge_store_local::{Access, LocalStore, Repair};
 
 use crate::support::{Home, birth, id, says, thread_with};
 
@@ -244,34 +245,134 @@ fn an_account_that_is_older_than_the_postings_of_a_deleted_thread_is_refused() {
     assert!(refused.contains("older than the logs"), "{refused}");
 }
 
-/// The child's rows and its folder were removed with what it had spent; only its parent's log still names it.
+/// The child's rows and its folder were removed with what it had spent; only its parent's log still names it. A tombstone that no key
+/// signed made it look deleted.
 #[test]
 fn an_account_is_refused_while_a_child_that_its_log_names_is_gone() {
-    let funded = Funded::new();
-    let store = funded.home.open();
-    funded.spend(&store);
+    for planted in ["", "INSERT INTO tombstones VALUES ('child-0123456789ab', '{}', '{}', 1);"] {
+        let funded = Funded::new();
+        let store = funded.home.open();
+        funded.spend(&store);
+        store.close().unwrap();
+        funded.back();
+        let name = "(SELECT id FROM threads WHERE thread_id = 'child-0123456789ab')";
+        let remove = format!(
+            "DELETE FROM feed; DELETE FROM heads WHERE id = {name}; DELETE FROM threads WHERE id = {name}; DELETE FROM redo; {planted}"
+        );
+        database(&funded.home).execute_batch(&remove).unwrap();
+        let folder = funded.home.threads().join(funded.child.folder());
+        let aside = funded.home.threads().with_file_name("child-aside");
+        std::fs::rename(&folder, &aside).unwrap();
+        let refused = funded.refused();
+        assert!(refused.contains("`child-0123456789ab` is missing"), "{planted}: {refused}");
+        // With its folder it is a log without a row.
+        std::fs::rename(&aside, &folder).unwrap();
+        let refused = funded.refused();
+        assert!(refused.contains("has no rows in the database"), "{planted}: {refused}");
+        let store = funded.home.open();
+        assert_eq!(store.unindexed().unwrap(), std::slice::from_ref(&funded.child), "{planted}");
+        store.close().unwrap();
+        // A rebuild without it counts what it may have spent as spent.
+        std::fs::remove_dir_all(&folder).unwrap();
+        crate::reindex::reindex(&funded.home);
+        let store = funded.home.open();
+        let rebuilt = store.account(&funded.parent).unwrap().unwrap();
+        assert!(rebuilt.incomplete, "{planted}: {rebuilt:?}");
+        funded.post(&store, &funded.parent, vec![funded.reserve("more", 400, None)]).unwrap();
+        assert!(funded.post(&store, &funded.parent, vec![funded.reserve("most", 1, None)]).is_err());
+        store.close().unwrap();
+    }
+}
+
+/// A new account was sealed together with a reservation that another program had planted under its name.
+#[test]
+fn a_reservation_that_was_planted_before_its_account_exists_is_not_sealed_with_it() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &[]);
     store.close().unwrap();
-    funded.back();
-    let name = "(SELECT id FROM threads WHERE thread_id = 'child-0123456789ab')";
-    let remove = format!(
-        "DELETE FROM feed; DELETE FROM heads WHERE id = {name}; DELETE FROM threads WHERE id = {name}; DELETE FROM redo;"
-    );
-    database(&funded.home).execute_batch(&remove).unwrap();
-    let folder = funded.home.threads().join(funded.child.folder());
-    let aside = funded.home.threads().with_file_name("child-aside");
-    std::fs::rename(&folder, &aside).unwrap();
-    let refused = funded.refused();
-    assert!(refused.contains("`child-0123456789ab` is missing"), "{refused}");
-    // With its folder it is a log without a row.
-    std::fs::rename(&aside, &folder).unwrap();
-    let refused = funded.refused();
-    assert!(refused.contains("has no rows in the database"), "{refused}");
-    // A rebuild without it counts what it may have spent as spent.
-    std::fs::remove_dir_all(&folder).unwrap();
-    crate::reindex::reindex(&funded.home);
-    let store = funded.home.open();
-    funded.post(&store, &funded.parent, vec![funded.reserve("more", 400, None)]).unwrap();
-    assert!(funded.post(&store, &funded.parent, vec![funded.reserve("most", 1, None)]).is_err());
+    let planted = Reservation {
+        id: ReservationId::new("call").unwrap(),
+        account: thread.clone(),
+        amount: Money::from_nanos(500).unwrap(),
+        state: ReservationState::Issued,
+        child: None,
+    };
+    let body = serde_json::to_string(&planted).unwrap();
+    let plant = "INSERT INTO reservations (account, reservation, body) VALUES ('scribe-0123456789ab', 'call', ?)";
+    database(&home).execute(plant, [body]).unwrap();
+    let store = home.open();
+    let open = Posting::Open { account: thread.clone(), parent: None, max: Some(Money::from_nanos(1_000).unwrap()) };
+    let part = Part::new(thread.clone(), Expect::Any, Changeset::empty(Reason::Reserved));
+    let batch = Batch::of(Part { postings: vec![open], ..part });
+    let refused = store.commit(batch.clone()).unwrap_err();
+    assert!(refused.code() == "row_unsealed" && refused.to_string().contains("a reservation"), "{refused}");
+    store.close().unwrap();
+    crate::reindex::reindex(&home);
+    let store = home.open();
+    store.commit(batch).unwrap();
+    store.close().unwrap();
+}
+
+/// A message of a version that was lost is sent again, and its genuine row is back: it was acknowledged as one that is there.
+#[test]
+fn a_message_of_a_lost_version_is_stored_when_it_is_sent_again() {
+    let home = Home::new();
+    let store = home.open();
+    let thread = thread_with(&store, "scribe-0123456789ab", &["one"]);
+    let proven = std::fs::read(home.transcript(&thread)).unwrap();
+    let named = |text: &str| {
+        let message = Message::text(Role::User, text).with_id(MessageId::new(text).unwrap());
+        let changeset = Changeset { messages: vec![message], ..Changeset::empty(Reason::UserMessage) };
+        Batch::of(Part::new(thread.clone(), Expect::Any, changeset))
+    };
+    store.commit(named("two")).unwrap();
+    store.close().unwrap();
+    database(&home).execute_batch("CREATE TABLE aside.kept AS SELECT * FROM messages;").unwrap();
+    std::fs::write(home.transcript(&thread), &proven).unwrap();
+    let store = home.open();
+    store.repair(&thread, Repair { accept_loss: true, dry_run: false }).unwrap();
+    // What is sent twice and is there is known from the log, once for all of them.
+    store.commit(named("three")).unwrap();
+    store.commit(named("three")).unwrap();
+    store.close().unwrap();
+    database(&home).execute_batch("INSERT OR IGNORE INTO messages SELECT * FROM kept; DROP TABLE kept;").unwrap();
+    let store = home.open();
+    store.commit(named("three")).unwrap();
+    let refused = store.commit(named("two")).unwrap_err();
+    assert!(refused.to_string().contains("its log has no such message"), "{refused}");
+    assert_eq!(refused.kind(), selvedge_model::Kind::Integrity);
+    store.close().unwrap();
+    crate::reindex::reindex(&home);
+    let store = home.open();
+    store.commit(named("two")).unwrap();
+    let log = std::fs::read_to_string(home.transcript(&thread)).unwrap();
+    assert_eq!((log.matches(r#""id":"two""#).count(), log.matches(r#""id":"three""#).count()), (1, 1), "{log}");
+    store.close().unwrap();
+}
+
+/// The manifest in a tombstone's row is not signed: it led a chain into a thread of another one.
+#[test]
+fn a_chain_is_not_continued_by_what_a_row_says_of_a_deleted_thread() {
+    let home = Home::new();
+    let store = home.open();
+    let [first, last, other] = ["first", "last", "other"].map(|name| id(&format!("{name}-0123456789ab")));
+    store.commit(birth(&first)).unwrap();
+    store.commit(birth(&other)).unwrap();
+    let pinned = Predecessor { thread_id: first.clone(), version: 0, hash: store.head(&first).unwrap().hash };
+    let next = NewThread { continuation_of: Some(pinned), ..NewThread::of(AgentId::new("scribe").unwrap()) };
+    store.commit(Batch::of(Part::new(last.clone(), Expect::Absent, Changeset::creating(next)))).unwrap();
+    store.delete(&first).unwrap();
+    let chain = |store: &LocalStore| -> Vec<ThreadId> {
+        store.chain(&last).unwrap().into_iter().map(|link| link.manifest.thread_id).collect()
+    };
+    assert_eq!(chain(&store), std::slice::from_ref(&last));
+    store.close().unwrap();
+    let forge =
+        "UPDATE tombstones SET tombstone = json_set(tombstone, '$.manifest.continuation_of', 'other-0123456789ab')";
+    assert_eq!(database(&home).execute(forge, []).unwrap(), 1);
+    let store = home.open();
+    assert_eq!(chain(&store), std::slice::from_ref(&last));
     store.close().unwrap();
 }
 

@@ -10,7 +10,7 @@ use selvedge_log::keychain::RotationStatement;
 use selvedge_log::keys::PublicKey;
 use selvedge_model::{Digest, ThreadId};
 
-use crate::verify::Stored;
+use crate::verify::StoredThread;
 
 /// The included keys and statements.
 pub(super) struct Chain {
@@ -20,7 +20,7 @@ pub(super) struct Chain {
 
 impl Chain {
     /// The chain around the signers of a log.
-    pub(super) fn of<S: Stored + ?Sized>(of: &S, thread: &ThreadId, signers: &[Digest]) -> Self {
+    pub(super) fn of<S: StoredThread + ?Sized>(of: &S, thread: &ThreadId, signers: &[Digest]) -> Self {
         let mut keys = BTreeMap::new();
         for (name, bytes) in of.imported_keys(thread) {
             let key = std::str::from_utf8(&bytes).ok().and_then(|pem| PublicKey::from_pem(pem).ok());

@@ -9,7 +9,7 @@ use selvedge_log::Trust;
 use selvedge_log::keychain::RotationStatement;
 use selvedge_log::keys::PublicKey;
 use selvedge_log::recovery::{Evidence, Finding, Mode, Plan, judge};
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 
 use super::reader::{ArchiveReader, Log};
 use super::{Verification, refused, small, ustar};
@@ -74,12 +74,12 @@ impl ArchivedKeys {
     }
 }
 
-/// Verifies an archive with the trusted keys, and those that they vouch for: every signature, every blob. Passes each verified changeset to
+/// Verifies an archive with the trusted keys, and the keys that these signed for: every signature, every blob. Passes each verified changeset to
 /// `each`. Returns the verdict, and all keys that were trusted in the end.
 pub fn verify_archive(
     archive: &mut (impl Read + Seek + Send),
     trust: &Trust,
-    each: &mut dyn FnMut(&Entry),
+    each: &mut dyn FnMut(&ScannedChangeset),
 ) -> Result<(Verification, Trust)> {
     let small = ArchivedKeys::read(archive)?;
     let trust = trust.extended_by(&small.statements, &small.keys).map_err(refused)?;

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Cursor, Read};
 
 use selvedge_log::hash::RunningHash;
 use selvedge_log::recovery::{Evidence, Finding, Mode, Remembered, judge};
-use selvedge_log::scan::{Entry, Examined, Scanner, Signatures, examine};
+use selvedge_log::scan::{Examined, ScannedChangeset, Scanner, Signatures, examine};
 use selvedge_log::{Head, Trust, line, lines};
 use selvedge_model::event::LostVersions;
 use selvedge_model::{Digest, NamedBlobs, ThreadId};
@@ -23,7 +23,7 @@ pub(super) struct ArchiveReader<'a> {
     trust: &'a Trust,
     staged: Option<&'a dyn Staging>,
     watched: Option<u64>,
-    each: &'a mut dyn FnMut(&Entry),
+    each: &'a mut dyn FnMut(&ScannedChangeset),
     folder: Option<String>,
     seen: BTreeSet<String>,
     log: Option<Log>,
@@ -60,7 +60,11 @@ pub struct CheckedArchive {
 
 impl<'a> ArchiveReader<'a> {
     /// An archive that is verified with these keys, and copied to `staged` if that is given.
-    pub(super) fn new(trust: &'a Trust, staged: Option<&'a dyn Staging>, each: &'a mut dyn FnMut(&Entry)) -> Self {
+    pub(super) fn new(
+        trust: &'a Trust,
+        staged: Option<&'a dyn Staging>,
+        each: &'a mut dyn FnMut(&ScannedChangeset),
+    ) -> Self {
         Self {
             trust,
             staged,
@@ -239,10 +243,12 @@ impl<'a> ArchiveReader<'a> {
     pub(super) fn bad_blobs(&self, named: &NamedBlobs) -> Result<Vec<BadBlob>> {
         let mut changed = self.changed.clone();
         let look = |(blob, version): (Digest, u64)| {
-            let why = match (changed.remove(&blob), self.seen.contains(&format!("blobs/{blob}"))) {
-                (true, _) => "does not match its name",
-                (false, false) => "is missing",
-                (false, true) => return None,
+            let why = if changed.remove(&blob) {
+                "does not match its name"
+            } else if self.seen.contains(&format!("blobs/{blob}")) {
+                return None;
+            } else {
+                "is missing"
             };
             Some(BadBlob { blob, version, why: why.to_owned() })
         };

@@ -15,7 +15,7 @@ use crate::snapshot::{Disposal, SnapshotFolder, SnapshotInfo, Snapshots};
 const ARCHIVE: &str = "archive";
 
 /// Saves a snapshot with this content, of the current log.
-fn save(store: &(impl Logs + Snapshots), thread: &ThreadId, what: &str) -> crate::snapshot::Saved {
+fn save(store: &(impl Logs + Snapshots), thread: &ThreadId, what: &str) -> crate::snapshot::SavedSnapshot {
     let head = store.head(thread).unwrap();
     let seal = store.seal(thread, &head).unwrap();
     let body = json!({"log_version": head.version, "log_hash": head.hash, "messages": [what], "seal": seal});

@@ -18,9 +18,9 @@ use crate::error::{Error, Result};
 use crate::folded::Folded;
 use crate::heads::{AccountHead, Comparison, CurrentHeads, Depth, Heads, LogHead, StoreContent, VERSION, compare};
 use crate::manifest::grants_same;
-use crate::verify::{Document, Stored, StoredLog, Verify};
+use crate::verify::{Document, StoredLog, StoredThread, Verify};
 
-impl Stored for MemoryStore {
+impl StoredThread for MemoryStore {
     fn trust(&self) -> &Trust {
         &self.shared.trust
     }
@@ -214,12 +214,11 @@ impl SignedFiles for MemoryStore {
 impl Handle for MemoryStore {
     fn shut_down(&mut self) -> Result<()> {
         let owner = self.owner().clone();
-        let mut inner = self.inner();
-        inner
-            .threads
-            .values_mut()
-            .filter(|slot| slot.holder.as_ref() == Some(&owner))
-            .for_each(|slot| slot.holder = None);
+        for slot in self.inner().threads.values_mut() {
+            if slot.holder.as_ref() == Some(&owner) {
+                slot.holder = None;
+            }
+        }
         Ok(())
     }
 }

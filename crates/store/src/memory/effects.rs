@@ -15,7 +15,9 @@ impl Effects for MemoryStore {
 
     fn each_usage(&self, each: &mut dyn FnMut(UsageRecord)) -> Result<()> {
         let entries = self.after(0, usize::MAX)?;
-        of_commits(self, &entries, |_, _| false).records.into_iter().for_each(each);
+        for record in of_commits(self, &entries, |_, _| false).records {
+            each(record);
+        }
         Ok(())
     }
 

@@ -131,6 +131,7 @@ impl Inner {
                 holder: None,
                 snapshots: ThreadSnapshots::default(),
                 capabilities: None,
+                page_start: None,
             });
             self.created += u64::from(part.before.is_none());
             slot.bytes.extend_from_slice(&part.written.bytes);

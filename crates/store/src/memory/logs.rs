@@ -65,6 +65,7 @@ impl Commit for MemoryStore {
             postings: postings_of(&*slot.bytes).ok(),
         };
         inner.threads.remove(thread);
+        inner.pages.retain(|_, (of, _)| of != thread);
         inner.requests.retain(|(_, posted)| posted.thread != *thread);
         inner.answers.retain(|_, (at, _)| at != thread);
         inner.tombstones.insert(thread.clone(), tombstone.clone());

@@ -129,6 +129,7 @@ impl Search for MemoryStore {
         let mut hits: Vec<Hit> = Vec::new();
         let mut places: HashMap<ThreadId, usize> = HashMap::new();
         let mut close: Vec<(f32, Hit)> = Vec::new();
+        let mut without_vectors = 0;
         let unsearched = self.each_passage(&mut |hit, text, manifest| {
             let is_in_time = filters.since.is_none_or(|since| hit.at >= since)
                 && filters.before.is_none_or(|before| hit.at < before);
@@ -139,6 +140,7 @@ impl Search for MemoryStore {
                 let known = &self.inner().vectors;
                 let is_comparable = known.embedder == (name.to_owned(), wanted.len());
                 let vector = known.vectors.get(&place(&hit)).filter(|_| is_comparable);
+                without_vectors += u64::from(vector.is_none());
                 let score: f32 = vector.map_or(0.0, |vector| vector.iter().zip(wanted).map(|(a, b)| a * b).sum());
                 if score > 0.0 {
                     close.push((score, hit.clone()));
@@ -164,7 +166,7 @@ impl Search for MemoryStore {
         }
         let has_more = hits.len() > ask.limit;
         hits.truncate(ask.limit);
-        Ok(SearchHits { hits, has_more, unsearched })
+        Ok(SearchHits { hits, has_more, unsearched, without_vectors })
     }
 
     fn index_again(&self, _: &ThreadId) -> Result<()> {

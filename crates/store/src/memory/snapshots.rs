@@ -12,7 +12,7 @@ use super::MemoryStore;
 use super::inner::head_of;
 use crate::error::{Error, Result};
 use crate::snapshot::{
-    self, Disposal, LogRest, Replaced, Saved, SnapshotFolder, SnapshotInfo, Snapshots, VerifiedSnapshot,
+    self, Disposal, LogRest, Replaced, SavedSnapshot, SnapshotFolder, SnapshotInfo, Snapshots, VerifiedSnapshot,
 };
 
 /// The snapshots of one thread.
@@ -85,7 +85,7 @@ impl Snapshots for MemoryStore {
         Ok(is_there.then(|| snapshot::seal(&self.shared.signer.seal_key(), at, &tail.hash)))
     }
 
-    fn save(&self, thread: &ThreadId, body: &Value) -> Result<Saved> {
+    fn save(&self, thread: &ThreadId, body: &Value) -> Result<SavedSnapshot> {
         let mut inner = self.inner();
         let slot = inner.slot_mut(thread)?;
         let (text, hash) = snapshot::sign(thread, body, &self.shared.signer, self.shared.clock.now())?;
@@ -95,7 +95,7 @@ impl Snapshots for MemoryStore {
             slot.snapshots.put(&kept, CHECKPOINTS, bytes);
             Replaced::Kept(kept.version)
         });
-        Ok(Saved { hash, bytes, before })
+        Ok(SavedSnapshot { hash, bytes, before })
     }
 
     fn list_snapshots(&self, thread: &ThreadId, archive: &str) -> Result<Vec<SnapshotInfo>> {

@@ -86,6 +86,8 @@ pub struct SearchHits {
     pub has_more: bool,
     /// What was not searched, in all threads that the filters admit.
     pub unsearched: NotSearched,
+    /// Passages that the filters admit and that have no vector of the request's embedder yet; 0 for a request without a vector.
+    pub without_vectors: u64,
 }
 
 /// What catching up did.
@@ -120,7 +122,8 @@ pub trait Search: Send + Sync {
     /// Removes a thread from the index and indexes it again from its log, if it still exists.
     fn index_again(&self, thread: &ThreadId) -> Result<()>;
 
-    /// Passages that have no vector of this embedder yet, at most `limit`. Vectors of other embedders, or of another length, are removed.
+    /// Passages that have no vector of this embedder yet, neither here nor in the files of embeddings; at most `limit`. Vectors of other
+    /// embedders, or of another length, are removed.
     fn pending_vectors(&self, embedder: &str, dimensions: usize, limit: usize) -> Result<Vec<UnembeddedPassage>>;
 
     /// Stores the vectors of passages; one whose passage is gone meanwhile is dropped.

@@ -81,11 +81,14 @@ fn at(plan: &Plan, ready: &Ready, record: &Record, faults: &[Fault]) -> LabResul
         let ended = plan.bench.run(words, &root, fault)?;
         let about = |why: &str| format!("{fault:?} ({:?} of {}): {why}", record.call, record.path.display());
         let again = || plan.again(experiment, ready.scenario.name, n);
-        let held = survived(&ended, fault)
-            .and_then(|()| was_retried(&ended, fault, record))
-            .and_then(|()| judge(ready.scenario, &root, &ended.facts, 3))
-            .and_then(|()| names_it(&ended, record))
-            .and_then(|()| if fault.must_be_retried() { Ok(()) } else { never_synced_again(&ended.trace) });
+        let check = || {
+            survived(&ended, fault)?;
+            was_retried(&ended, fault, record)?;
+            judge(ready.scenario, &root, &ended.facts, 3)?;
+            names_it(&ended, record)?;
+            if fault.must_be_retried() { Ok(()) } else { never_synced_again(&ended.trace) }
+        };
+        let held = check();
         tally.add(experiment, ready.scenario.name, again, held.map_err(|found| breach(found.kind, about(&found.why))));
         // What a failed sync left is never durable, and another failure may leave a partial change: so a power failure is
         // added.

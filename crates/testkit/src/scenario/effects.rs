@@ -11,13 +11,13 @@ use selvedge_model::{Batch, Cancel, Event, ThreadId};
 use selvedge_store::conformance::support::{birth, finishes, id, new_thread, part, says, starts, with_event};
 use selvedge_store::effects::{Effects, Embedding};
 use selvedge_store::search::{Search, read_unverified};
-use selvedge_store::{Commit, Error, Feed, Registry};
+use selvedge_store::{Commit, Error, Feed, Logs, Registry};
 use selvedge_store_local::LocalStore;
 
 use super::appends::{long, one, two, two_threads};
 use super::runs::NoProcesses;
 use crate::LabResult;
-use crate::check::{CheckResult, Kind, breach, or};
+use crate::check::{Breach, CheckResult, Kind, breach, or};
 use crate::fact::{Fact, FactRecorder};
 use crate::home::Home;
 
@@ -103,9 +103,20 @@ fn titles(home: &Home, store: &Arc<LocalStore>) -> LabResult {
     for thread in [one(), two()] {
         let usage: TurnUsage =
             serde_json::from_value(serde_json::json!({"model": "lab", "turns": 1, "input_tokens": 9}))?;
-        engine.title_untitled(&thread, TITLES[1], usage)?;
+        engine.title_untitled(&thread, None, Some(TITLES[1]), usage)?;
     }
     Ok(())
+}
+
+/// How many ends of runs and calls for titles a log has.
+fn recorded(store: &LocalStore, thread: &ThreadId) -> Result<usize, Breach> {
+    let lines = store.read(thread, 0, usize::MAX).map_err(or(Kind::Broken, "the log can't be read"))?;
+    let is_used = |event: &Event| match event {
+        Event::RunFinished(_) => true,
+        Event::ManifestChanged(changed) => changed.title_usage.is_some(),
+        _ => false,
+    };
+    Ok(lines.iter().filter(|line| is_used(&line.event)).count())
 }
 
 /// No record is doubled; once the effects were done none is missing, the index equals one that is built anew, and nothing of a deleted thread
@@ -134,10 +145,11 @@ pub(super) fn whole(home: &Home, store: &LocalStore, facts: &[Fact]) -> CheckRes
     if (first.as_deref(), named.as_deref()) != (Some(TITLES[0]), Some(TITLES[1])) {
         return Err(breach(Kind::Lost, format!("titles: {first:?}, {named:?}")));
     }
-    // Both runs that are still derived from logs, that of the deleted thread, and the title.
+    // As many as the logs have of runs and of calls for titles, and the run of the deleted thread.
     let of = |thread: ThreadId| keys.iter().filter(|(known, _)| *known == thread).count();
-    if (of(one()), of(two()), of(three())) != (1, 2, 1) {
-        return Err(breach(Kind::Lost, format!("usage records: {keys:?}")));
+    let wanted = (recorded(store, &one())?, recorded(store, &two())?, 1);
+    if (of(one()), of(two()), of(three())) != wanted || wanted.0 < 2 || wanted.1 < 2 {
+        return Err(breach(Kind::Lost, format!("usage records: {keys:?}, wanted {wanted:?}")));
     }
     let position = store.position().map_err(or(Kind::Broken, "the feed"))?;
     let caught = store.catch_up(&Cancel::new()).map_err(or(Kind::Broken, "the index"))?;

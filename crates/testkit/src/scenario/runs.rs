@@ -295,7 +295,7 @@ pub(super) fn conserved(home: &Home, store: &LocalStore, facts: &[Fact]) -> Chec
 }
 
 /// Checks that the accounts in the database follow from the logs alone.
-pub(super) fn books_hold(home: &Home, store: &LocalStore) -> Result<audit::Tree, Breach> {
+pub(super) fn books_hold(home: &Home, store: &LocalStore) -> Result<audit::AccountTree, Breach> {
     let trust = home.trust().map_err(|error| breach(Kind::Broken, format!("no trust: {error}")))?;
     let tree = audit::tree(store, &one()).map_err(or(Kind::Broken, "the accounts can't be read"))?;
     let found = audit::audit(store, &trust, &tree).map_err(or(Kind::Broken, "the logs can't be read"))?.found;

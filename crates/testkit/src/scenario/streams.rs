@@ -53,14 +53,12 @@ fn reply(request: &Received, books: &Path) -> Reply {
         }
         None => FakeAnswer::text(&["all ", "is ", "paid"]),
     };
-    AnthropicDialogue
-        .answer(&FakeAnswer { usage: runs::USAGE, ..said })
-        .into_iter()
-        .fold(Reply::stream(), |reply, event| {
-            let books: PathBuf = books.to_owned();
-            reply.piece(event).then(move || _ = note(&books, "piece"))
-        })
-        .end()
+    let mut reply = Reply::stream();
+    for event in AnthropicDialogue.answer(&FakeAnswer { usage: runs::USAGE, ..said }) {
+        let books: PathBuf = books.to_owned();
+        reply = reply.piece(event).then(move || _ = note(&books, "piece"));
+    }
+    reply.end()
 }
 
 /// How many calls the conversation has.

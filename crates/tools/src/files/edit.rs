@@ -125,7 +125,7 @@ fn apply(folders: &Folders, place: &CheckedPath, unfinished: &str, edit: &Edit) 
         file.metadata().is_ok_and(|about| {
             use std::os::unix::fs::MetadataExt as _;
             (about.ino(), about.dev(), about.size(), about.mtime_nsec())
-                == (stat.st_ino, stat.st_dev, before.len() as u64, stat.st_mtime_nsec as i64)
+                == (stat.st_ino, stat.st_dev, before.len() as u64, stat.st_mtime_nsec)
         })
     };
     if !statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| is_same(&stat)) {

@@ -4,6 +4,7 @@
 //! - What was typed before the question is no answer to it.
 //! - The decision is bound to the action that was shown: if another one took its place meanwhile, nothing is decided.
 
+use selvedge::needs::{arguments_of, why_asked};
 use selvedge::{Choice, Outcome, RunConfig};
 use selvedge_model::event::{Ask, ResumeMode};
 use selvedge_model::{Clock, Status, ThreadId};
@@ -16,7 +17,6 @@ use crate::commands::decide;
 use crate::context::Context;
 use crate::error::Result;
 use crate::hints;
-use crate::needs::{arguments_of, why_asked};
 use crate::output::{BOLD, DIM, WARN, paint};
 use crate::running::Running;
 use crate::text::{clean, clean_json, count};

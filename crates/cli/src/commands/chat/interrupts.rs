@@ -25,7 +25,7 @@ struct ActiveAnswer {
 }
 
 impl Interrupts {
-    /// Begins to listen. What the next Ctrl-C does is said on stderr if `is_said`.
+    /// Begins to listen. If `is_said`, stderr gets what the next Ctrl-C does.
     pub(crate) fn listen(is_said: bool) -> Result<Self> {
         let failed = |error: std::io::Error| Failure::io("listen on", Path::new("SIGINT"), &error);
         let (woken, mut wake) = UnixStream::pair().map_err(failed)?;
@@ -34,10 +34,10 @@ impl Interrupts {
         let answer: Arc<Mutex<Option<ActiveAnswer>>> = Arc::default();
         let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT]).map_err(failed)?;
         crate::INTERRUPTS_END.store(false, Ordering::SeqCst);
-        let heard = answer.clone();
+        let shared = answer.clone();
         std::thread::spawn(move || {
             for _ in signals.forever() {
-                match lock(&heard).as_mut() {
+                match lock(&shared).as_mut() {
                     Some(answer) => answer.interrupted(is_said),
                     // A full pipe has woken the prompt already.
                     None => _ = wake.write(&[0]),
@@ -64,7 +64,7 @@ impl Interrupts {
         self.woken.as_fd()
     }
 
-    /// Forgets every Ctrl-C that was heard.
+    /// Forgets every Ctrl-C that was pressed.
     pub(crate) fn forget(&self) {
         let mut bytes = [0; 16];
         while (&self.woken).read(&mut bytes).is_ok_and(|read| read > 0) {}

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use selvedge::project::Conversation;
+use selvedge::needs::limit_of;
+use selvedge::project::{Conversation, first_title};
 use selvedge::{Input, Outcome, RunConfig};
-use selvedge_engine::Tell;
+use selvedge_engine::EventHandler;
 use selvedge_model::event::SuspendReason;
 use selvedge_model::limits::Limits;
 use selvedge_model::{AgentId, Cancel, Message, Role, Status, ThreadId};
@@ -17,14 +18,10 @@ use super::lines::Lines;
 use crate::context::Context;
 use crate::error::{Failure, Result};
 use crate::hints;
-use crate::needs::limit_of;
 use crate::output::{DIM, paint};
 use crate::running::{Running, tell_outcome, used};
 use crate::screen::Screen;
-use crate::text::{clean, one_line};
-
-/// How much of the first message is the title of its thread.
-const TITLE_WIDTH: usize = 60;
+use crate::text::clean;
 
 /// What became of a line.
 pub(crate) enum Turn {
@@ -156,7 +153,7 @@ impl<'a> Session<'a> {
         if waits.status.is_terminal() && waits.status != Status::Continued {
             let failure = match raise {
                 None => Failure::usage("there is nothing to resume: your next message continues the conversation"),
-                Some(_) => Failure::usage("a limit is raised when the conversation has reached it"),
+                Some(_) => Failure::usage("the conversation has reached no limit, so there is none to raise"),
             };
             return self.ended(Err(failure), lines);
         }
@@ -173,7 +170,7 @@ impl<'a> Session<'a> {
     /// Creates the thread with its first message, and runs it.
     fn begin(&mut self, text: String) -> Result<Outcome> {
         let Conversation { mut thread, run_config, .. } = self.conversation()?;
-        thread.title = Some(one_line(&text, TITLE_WIDTH));
+        thread.title = Some(first_title(&text));
         let engine = &self.running.engine;
         let thread =
             engine.create(thread, vec![Message::text(Role::User, text)]).map_err(|error| Failure::of(&error))?;
@@ -192,7 +189,7 @@ impl<'a> Session<'a> {
     fn run(
         &self,
         thread: &ThreadId,
-        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
         let work = Arc::new(self.running.run_config_with(thread, self.model.as_deref())?);
         self.show(&work, run)
@@ -201,7 +198,7 @@ impl<'a> Session<'a> {
     fn show(
         &self,
         work: &Arc<RunConfig>,
-        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut Tell<'_>) -> selvedge_engine::Result<Outcome>,
+        run: impl FnOnce(&Running, &Arc<RunConfig>, &Cancel, &mut EventHandler<'_>) -> selvedge_engine::Result<Outcome>,
     ) -> Result<Outcome> {
         let screen = Screen::new(self.context, &*self.running.store).without_waits();
         let cancel = self.interrupts.begin();
@@ -210,7 +207,7 @@ impl<'a> Session<'a> {
         ended
     }
 
-    /// Deals with the end of a run. What failed is told to a person, and ends a pipe.
+    /// Deals with the end of a run. A failure is shown to a person, and ends a pipe.
     fn ended(&mut self, ended: Result<Outcome>, lines: &mut Lines) -> Result<Turn> {
         match ended {
             Ok(outcome) => self.settle(outcome, lines),

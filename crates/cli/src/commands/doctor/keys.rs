@@ -46,7 +46,7 @@ pub(super) fn look(project: &Path) -> KeyFindings {
                 let why = "the signers of logs can't be verified";
                 Finding::new(Severity::Warning, "no_trusted_keys", TRUST, what, why).help(help)
             }));
-            findings.extend(signer.as_ref().ok().and_then(|signer| standing(&signer.fingerprint(), trust)));
+            findings.extend(signer.as_ref().ok().and_then(|signer| trust_finding(&signer.fingerprint(), trust)));
             match KeyChain::load(&user.keys().chain(), trust) {
                 Err(error) => findings.push(Finding::of_error(severity(&error), "the chain of your keys", &error)),
                 Ok(chain) => {
@@ -75,7 +75,7 @@ fn unusable(error: &KeyError) -> Finding {
 }
 
 /// The finding if the signing key is revoked or not trusted.
-fn standing(key: &Digest, trust: &Trust) -> Option<Finding> {
+fn trust_finding(key: &Digest, trust: &Trust) -> Option<Finding> {
     let (code, what, help) = match trust.status(key) {
         Some(Status::Trusted) => return None,
         Some(Status::Revoked) => ("own_key_revoked", "is revoked", "`selvedge keys rotate` creates a new one"),

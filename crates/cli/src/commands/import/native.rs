@@ -86,11 +86,11 @@ fn explain(path: &Path, error: Error, trust: &Trust) -> Failure {
         Error::Log { finding: Finding::Damaged(Damage { flaw: Flaw::Untrusted(key), .. }), .. } => *key,
         _ => return of_archive(path, error),
     };
-    let (missing, all_vouched) = missing_keys(path, trust).unwrap_or_else(|| (vec![needed], false));
+    let (missing, all_signed_for) = missing_keys(path, trust).unwrap_or_else(|| (vec![needed], false));
     let names = missing.iter().map(Digest::to_string).collect::<Vec<_>>();
     let files = names.iter().map(|name| format!("…/keys/{name}.pem")).collect::<Vec<_>>().join(" ");
-    let compare = if all_vouched {
-        "you trust a key that vouches for them".to_owned()
+    let compare = if all_signed_for {
+        "a key that you trust has signed for them".to_owned()
     } else {
         format!("compare {} with their owner", names.join(", "))
     };
@@ -133,17 +133,17 @@ fn of_archive(path: &Path, error: Error) -> Failure {
     ))
 }
 
-/// The untrusted signers of an archive, and whether a trusted key vouches for each.
+/// The untrusted signers of an archive, and whether a trusted key has signed for each.
 fn missing_keys(path: &Path, trust: &Trust) -> Option<(Vec<Digest>, bool)> {
     let mut archive = BufReader::new(input::open(path).ok()?);
     let archived = ArchivedKeys::read(&mut archive).ok()?;
     // The keys in the archive only identify the signers.
     let (verdict, _) = verify_archive(&mut archive, &Trust::of(&archived.keys), &mut |_| {}).ok()?;
-    let vouched = trust.extended_by(&archived.statements, &archived.keys).ok()?;
+    let extended = trust.extended_by(&archived.statements, &archived.keys).ok()?;
     let signers = verdict.signers.into_iter().map(|(signer, _)| signer);
     let missing: Vec<Digest> = signers.filter(|signer| trust.known(signer).is_none()).collect();
-    let all_vouched = missing.iter().all(|key| vouched.key(key).is_some());
-    (!missing.is_empty()).then_some((missing, all_vouched))
+    let all_signed_for = missing.iter().all(|key| extended.key(key).is_some());
+    (!missing.is_empty()).then_some((missing, all_signed_for))
 }
 
 fn word(arrival: ImportOutcome) -> &'static str {

@@ -115,16 +115,14 @@ fn refuse(
     failures: &mut Vec<Failure>,
     context: &Context<'_>,
 ) -> Result<()> {
-    let shown = match (context.output.is_json(), files) {
-        (true, _) => {
-            let error: serde_json::Value = serde_json::from_str(&failure.to_json()).unwrap_or_default();
-            context.output.record(&Refused { file: path, outcome: "refused", error: error["error"].clone() })
-        }
-        (false, 1) => Ok(()),
-        (false, _) => {
-            let name = clean(&path.display().to_string());
-            context.output.text(format!("{}: {}", paint(BOLD, name), paint(BAD, clean(&failure.message))))
-        }
+    let shown = if context.output.is_json() {
+        let error: serde_json::Value = serde_json::from_str(&failure.to_json()).unwrap_or_default();
+        context.output.record(&Refused { file: path, outcome: "refused", error: error["error"].clone() })
+    } else if files == 1 {
+        Ok(())
+    } else {
+        let name = clean(&path.display().to_string());
+        context.output.text(format!("{}: {}", paint(BOLD, name), paint(BAD, clean(&failure.message))))
     };
     failures.push(failure);
     shown

@@ -1,14 +1,18 @@
 //! What would differ today in the prompt and in what a new thread is given, as far as it can be known.
 //!
-//! Prompts are not recorded. Three things can be compared: the first message, because the inputs of the directive are recorded; the
-//! tools, because their definitions at the first run are in the signed `capabilities.md`; and what the directive granted at creation:
-//! capabilities, acknowledged risks, limits. The identity of the agent was not recorded.
+//! Prompts are not recorded, but the digests of what they are made of are. Four things can be compared: the first message, because the
+//! inputs of the directive are recorded; what agent, directive, knowledge and task brought into the system prompt of the last run, by
+//! digest; the tools, because their definitions at the first run are in the signed `capabilities.md`; and what the directive granted at
+//! creation: capabilities, acknowledged risks, limits.
 
 use std::collections::BTreeMap;
 
+use selvedge::items::Library;
 use selvedge::log::document::{Comment, DocumentKind, verify_text};
-use selvedge::model::{Event, Manifest};
-use selvedge::project::{PreparedRun, ProjectError, capabilities};
+use selvedge::model::event::Injected;
+use selvedge::model::run::PromptPart;
+use selvedge::model::{Digest, DirectiveId, Event, Manifest};
+use selvedge::project::{PreparedRun, ProjectError, capabilities, prompt_changes};
 use selvedge::replay::Recording;
 use selvedge::{Redactor, RunConfig};
 use selvedge_store::Backend;
@@ -19,6 +23,7 @@ use super::PromptChange;
 
 pub(super) fn differences(
     store: &dyn Backend,
+    library: &Library,
     today: Option<&Result<PreparedRun, ProjectError>>,
     born: &Manifest,
     work: &RunConfig,
@@ -47,6 +52,14 @@ pub(super) fn differences(
         }
         None => {}
     }
+    if let Some(before) = last_prompt(recording) {
+        changes.extend(prompt_changes(before, &work.prompt).map(|(what, recorded, now)| PromptChange {
+            what,
+            recorded: json!(recorded),
+            now: json!(now),
+        }));
+    }
+    changes.extend(changed_knowledge(library, recording));
     let page = store.document(&born.thread_id, Document::Capabilities).ok().flatten().unwrap_or_default();
     let kind = DocumentKind::new("capabilities");
     if verify_text(kind, born.thread_id.as_str(), Comment::Html, &page, store.trust()).is_ok() {
@@ -77,6 +90,35 @@ fn first_message(recording: &Recording) -> Option<String> {
         Event::Message(message) => Some(message.plain_text()),
         _ => None,
     })
+}
+
+/// What the items brought into the system prompt of the last run that recorded it.
+fn last_prompt(recording: &Recording) -> Option<&[PromptPart]> {
+    recording.steps.iter().rev().flat_map(|step| &step.events).find_map(|event| match event {
+        Event::RunStarted(run) if !run.meta.prompt.is_empty() => Some(run.meta.prompt.as_slice()),
+        _ => None,
+    })
+}
+
+/// Entries of knowledge that hooks brought into prompts and that are not the same any more.
+fn changed_knowledge(library: &Library, recording: &Recording) -> Vec<PromptChange> {
+    let events = recording.steps.iter().flat_map(|step| &step.events);
+    let brought = events.filter_map(|event| match event {
+        Event::ContextInjected(fields) => Injected::of(fields),
+        _ => None,
+    });
+    let of_entries = brought.filter_map(|brought| {
+        let id = brought.source.strip_prefix("knowledge ")?.to_owned();
+        Some((id, brought.digest))
+    });
+    let last: BTreeMap<String, Digest> = of_entries.collect();
+    let changed = last.into_iter().filter_map(|(id, recorded)| {
+        let found = DirectiveId::new(&id).ok().and_then(|id| library.knowledge(&id).ok());
+        let now = found.and_then(|found| Some(found.sources.first()?.hash));
+        let what = format!("knowledge `{id}`, which a hook brought");
+        (now != Some(recorded)).then(|| PromptChange { what, recorded: json!(recorded), now: json!(now) })
+    });
+    changed.collect()
 }
 
 /// The definitions on a page, by name.

@@ -1,14 +1,8 @@
-//! A conversation as Markdown.
-//!
-//! Foreign text can't leave its block:
-//!
-//! - prose stands in a block quote, every line of it with its `>`; HTML in it is text, and images in it are links, so that a reader loads
-//!   nothing;
-//! - text of machines stands in a fence that is longer than any run of backticks in it;
-//! - in a line of ours, words are escaped and names are code.
+//! A conversation as Markdown. Foreign text can't leave its block, see [`selvedge::markdown`].
+
+use selvedge::markdown::{fenced, name, quoted, words};
 
 use super::page::{Piece, Style};
-use crate::text::clean;
 
 /// The text so far.
 #[derive(Debug, Default)]
@@ -37,17 +31,11 @@ impl Style for Markdown {
     }
 
     fn prose(&mut self, text: &str) {
-        let text = harmless(text);
-        let lines = text.trim_end_matches('\n').split('\n');
-        let quoted: Vec<String> = lines.map(|line| format!("> {line}").trim_end().to_owned()).collect();
-        self.block(&quoted.join("\n"));
+        self.block(&quoted(text));
     }
 
     fn machine(&mut self, language: &str, text: &str) {
-        let text = safe(text);
-        let fence = "`".repeat((longest_run(&text) + 1).max(3));
-        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-        self.block(&format!("{fence}{language}\n{text}{end}{fence}"));
+        self.block(&fenced(language, text));
     }
 
     fn note(&mut self, pieces: &[Piece<'_>]) {
@@ -64,56 +52,6 @@ impl Style for Markdown {
     fn text(self) -> String {
         self.text
     }
-}
-
-/// Foreign text, without what drives a terminal: a Markdown file may be read on one. Lines end in the one way that Markdown can't take for
-/// anything else.
-fn safe(text: &str) -> String {
-    let lines = text.replace("\r\n", "\n");
-    let tabs: Vec<String> = lines.split('\t').map(clean).collect();
-    tabs.join("\t")
-}
-
-/// Foreign prose in which HTML is text and images are links.
-fn harmless(text: &str) -> String {
-    let text = safe(text).replace("![", "!\\[");
-    let mut harmless = String::with_capacity(text.len());
-    let mut characters = text.chars().peekable();
-    while let Some(c) = characters.next() {
-        let opens = characters.peek().is_some_and(|next| next.is_ascii_alphabetic() || "/!?".contains(*next));
-        if c == '<' && opens { harmless.push_str("&lt;") } else { harmless.push(c) }
-    }
-    harmless
-}
-
-/// Words on one line, as they are.
-fn words(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in one_line(text).chars() {
-        if "\\`*_[]<>&#~|!".contains(c) {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
-}
-
-/// A name on one line, as code.
-fn name(text: &str) -> String {
-    let text = one_line(text);
-    let mark = "`".repeat(longest_run(&text) + 1);
-    let apart = if text.is_empty() || text.starts_with('`') || text.ends_with('`') { " " } else { "" };
-    format!("{mark}{apart}{text}{apart}{mark}")
-}
-
-/// The same text on one line; spaces at its ends stay, so that pieces can be joined.
-fn one_line(text: &str) -> String {
-    clean(&text.replace(['\n', '\r', '\t'], " "))
-}
-
-/// How many backticks follow each other at most.
-fn longest_run(text: &str) -> usize {
-    text.split(|c| c != '`').map(str::len).max().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A walk over a conversation: what is said of each entry, whatever it looks like.
+//! A walk over a conversation: what is shown of each entry, whatever the style.
 
 use selvedge_engine::transcript_entries::{Entry, EntryKind, EntryPart, EntryText};
 use selvedge_model::limits::Cost;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use selvedge_legacy::nova::origin_in;
 use selvedge_log::Trust;
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_store::archive::verify_archive;
 use serde::Serialize;
 
@@ -93,7 +93,7 @@ fn check(path: &Path, explain: bool, trust: &Trust, names: Option<&Trust>) -> Re
     let mut statements = Vec::new();
     let mut origin = None;
     let mut is_first = true;
-    let mut each = |entry: &Entry| {
+    let mut each = |entry: &ScannedChangeset| {
         if std::mem::take(&mut is_first) {
             origin = origin_in(&entry.lines);
         }

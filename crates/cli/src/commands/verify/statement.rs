@@ -1,6 +1,6 @@
 //! Signed checkpoints: each is a statement about all bytes before it.
 
-use selvedge_log::scan::Entry;
+use selvedge_log::scan::ScannedChangeset;
 use selvedge_model::event::Checkpoint;
 use selvedge_model::{CommitKey, Digest, RunId, ThreadId, Timestamp};
 use serde::Serialize;
@@ -34,7 +34,7 @@ struct CommittedThread {
 }
 
 impl Statement {
-    pub(super) fn of(entry: &Entry) -> Option<Self> {
+    pub(super) fn of(entry: &ScannedChangeset) -> Option<Self> {
         let line = entry.lines.last()?;
         let checkpoint: &Checkpoint = entry.checkpoint()?;
         Some(Self {

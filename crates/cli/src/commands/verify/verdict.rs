@@ -22,7 +22,7 @@ use crate::text::{clean, count, grouped, local, owner, shell_word};
 const PROVES: &str = "every byte up to that version is as it was when that key signed it";
 const NOT_TRUE: &str = "that the content is true or complete";
 const NOT_SAFE: &str = "that the owner of the key has not signed another history";
-const NOT_LAST: &str = "that the version is the last one, beyond the versions known from other sources";
+const NOT_LAST: &str = "that no later version was removed, together with everything that recorded it";
 
 /// The verdict on one thread.
 #[derive(Debug)]
@@ -401,7 +401,9 @@ impl JudgedLog {
         if words.is_empty() {
             self.proven()
         } else {
-            format!("{}, without {}, which are lost", self.proven(), words.join(" and "))
+            let is_one = matches!(self.verdict.lost.as_slice(), [one] if one.from_version == one.to_version);
+            let verb = if is_one { "is" } else { "are" };
+            format!("{}, without {}, which {verb} lost", self.proven(), words.join(" and "))
         }
     }
 
@@ -498,7 +500,9 @@ impl JudgedLog {
         };
         match self.known_text() {
             None => format!("that version {version} is the last: no other source names one"),
-            Some(known_text) => format!("that version {version} is the last, beyond this: {known_text}"),
+            Some(known_text) => format!(
+                "that no version after {version} was removed, together with everything that recorded it: {known_text}"
+            ),
         }
     }
 }

@@ -89,7 +89,8 @@ fn try_later(world: &World, changes: Vec<Named<'_>>) {
     let control = world.changed(&|_| true).map(|same| Later::of(world, &same)).unwrap();
     assert_eq!(control.broken(&control), [] as [&str; 0], "{:#?}", control.ran);
     assert_eq!(control.paid, "paid anna\n", "{:#?}", control.ran);
-    let (mut tried, mut failures) = (0, Vec::new());
+    let mut tried = 0;
+    let mut failures = Vec::new();
     for (name, change) in changes {
         let Some(other) = world.changed(&*change) else { continue };
         tried += 1;

@@ -4,7 +4,7 @@
 use super::*;
 
 /// The tables of the index that this program creates; the tables of a full-text table begin with its name.
-const TABLES: [&str; 4] = ["documents", "meta", "threads", "vectors"];
+const TABLES: [&str; 5] = ["documents", "meta", "threads", "unembedded", "vectors"];
 const FULL_TEXT: [&str; 2] = ["trigrams", "words"];
 
 struct Searched {
@@ -93,7 +93,8 @@ fn nothing_in_the_search_index_is_shown_that_the_log_does_not_have() {
     );
     drop(index);
     let log = log(&world.sandbox, &world.ann);
-    let (mut tried, mut failures) = (0, Vec::new());
+    let mut tried = 0;
+    let mut failures = Vec::new();
     for change in &changes {
         let Some(other) = world.changed(change) else { continue };
         tried += 1;

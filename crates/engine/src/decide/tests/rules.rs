@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use selvedge_items::Graph;
+use selvedge_items::hook::Action;
 use selvedge_model::answer::{Answer, Drafts, Prompt};
 use selvedge_model::blocking::BoxFuture;
 use selvedge_model::event::EffectClass;
@@ -12,6 +14,7 @@ use selvedge_model::{AgentId, Cancel, Digest, Model, ModelError, Money, Price, T
 use serde_json::json;
 
 use crate::decide::Rules;
+use crate::graph::{GraphRules, NodeCall};
 use crate::run_config::{NeededApproval, Permission, RunConfig};
 
 /// A model that is never called.
@@ -99,6 +102,47 @@ pub(super) fn rules() -> Rules {
     rules.price = Some(Price { input: dollars("1"), output: dollars("1"), ..Price::default() });
     rules.output_tokens_max = Some(300);
     Rules::new(Arc::new(rules), Scopes::none())
+}
+
+/// A graph with a node of every kind, whose calls may run once, need an approval, fail and are denied.
+const GRAPH: &str = r#"
+on_error: continue
+permissions: [tool.look]
+max_steps: 12
+start: fetch
+state: { items: [1, 2, 3, 4, 5], got: [] }
+nodes:
+  fetch: { action: { item_type: tool, item_id: look }, retry: { attempts: 2 }, next: each }
+  each:
+    type: foreach
+    over: "${state.items}"
+    parallel: 3
+    action: { item_type: tool, item_id: pay, params: { to: "${item}" } }
+    collect: got
+    next: [{ to: wire, when: { path: result.failed, op: lt, value: 6 } }, { to: end }]
+  wire: { action: { item_type: tool, item_id: wire }, on_error: never, next: nap }
+  nap: { type: wait, seconds: 5, next: ask }
+  ask: { type: approval, message: go on?, on_error: end, next: never }
+  never: { action: { item_type: tool, item_id: never }, next: gate }
+  gate: { type: gate, next: [{ to: pay, when: { path: state.items, op: exists } }, { to: end }] }
+  pay: { action: { item_type: tool, item_id: pay }, next: end }
+  end: { type: return, output: "${state.got}" }
+"#;
+
+/// The rules of a graph's runs.
+pub(super) fn graph_rules() -> Rules {
+    let graph = Graph::parse(GRAPH).unwrap();
+    assert_eq!(graph.flaws().count(), 0);
+    let call = |action: &Action| NodeCall {
+        tool: action.item_id.clone(),
+        arguments: json!(action.params),
+        item: action.item_id.clone(),
+    };
+    let calls = graph.nodes.iter().filter_map(|node| Some((node.name.clone(), call(node.action()?)))).collect();
+    let digest = graph.digest.unwrap();
+    let mut work = (*rules().work).clone();
+    work.graph = Some(Arc::new(GraphRules::new("graph", graph, digest, calls)));
+    Rules::new(Arc::new(work), Scopes::none())
 }
 
 pub(super) fn dollars(text: &str) -> Money {

@@ -6,7 +6,8 @@ use selvedge_log::Head;
 use selvedge_model::account::{Account, AccountStatus, Posting, PostingError, Reservation, ReservationState, post};
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{
-    CallOpened, CallOrigin, Decision, EffectClass, ManifestChanged, ResumeMode, SuspendReason, ThreadCreated,
+    CallOpened, CallOrigin, Decision, EffectClass, GraphBirth, ManifestChanged, ResumeMode, SuspendReason,
+    ThreadCreated, ThreadKind,
 };
 use selvedge_model::id::ReservationId;
 use selvedge_model::limits::{Cost, Limits};
@@ -14,8 +15,8 @@ use selvedge_model::message::Block;
 use selvedge_model::run::{Failure, FailureClass, RunRecorded};
 use selvedge_model::tool::Output;
 use selvedge_model::{
-    AgentId, CallId, Changeset, Digest, Event, Input, LogId, ModelError, Money, NewThread, Posted, Request, RequestId,
-    RunId, RunStatus, Stop, Thread, ThreadId, Timestamp,
+    AgentId, CallId, Changeset, Digest, DirectiveId, Event, Input, LogId, ModelError, Money, NewThread, Posted,
+    Request, RequestId, RunId, RunStatus, Stop, Thread, ThreadId, Timestamp,
 };
 use serde_json::json;
 
@@ -79,9 +80,16 @@ fn live(number: u64) -> Live {
     Live::new(RunId::new(format!("run{number}")).unwrap(), meta, Timestamp::from_micros(0))
 }
 
-fn born() -> Fold {
+fn born(rules: &Rules) -> Fold {
     let thread = ThreadId::new("thread").unwrap();
-    let created = NewThread::of(AgentId::new("agent").unwrap());
+    let graph = rules.graph.as_ref().map(|graph| GraphBirth {
+        id: DirectiveId::new(&graph.id).unwrap(),
+        definition: graph.digest,
+        position: None,
+        single: false,
+    });
+    let kind = if graph.is_some() { ThreadKind::Graph } else { ThreadKind::Agent };
+    let created = NewThread { kind, graph, ..NewThread::of(AgentId::new("agent").unwrap()) };
     let log_id = head(0).log_id;
     let created = Event::ThreadCreated(Box::new(ThreadCreated { format: 1, log_id, segment: 0, thread: created }));
     let thread = Thread::begin(&thread, &created, Timestamp::from_micros(0)).unwrap();
@@ -96,6 +104,10 @@ pub(super) struct Died;
 
 impl World {
     pub(super) fn new(bytes: Vec<u8>) -> Self {
+        Self::with(bytes, rules())
+    }
+
+    pub(super) fn with(bytes: Vec<u8>, rules: Rules) -> Self {
         let account = Account {
             id: ThreadId::new("thread").unwrap(),
             parent: None,
@@ -109,9 +121,9 @@ impl World {
             incomplete: false,
         };
         Self {
-            rules: rules(),
             chance: Chance(bytes.into_iter()),
-            fold: born(),
+            fold: born(&rules),
+            rules,
             log: Vec::new(),
             live: live(0),
             account,
@@ -230,7 +242,7 @@ impl World {
 
     /// Everything that was committed, folded again.
     fn refolded(&self) -> Fold {
-        let mut fold = born();
+        let mut fold = born(&self.rules);
         for (index, events) in self.log.iter().enumerate() {
             fold.take(events, head(index as u64 + 1), None, Timestamp::from_micros(0)).unwrap();
         }
@@ -239,10 +251,12 @@ impl World {
 
     /// Runs the thread until it ends; approvals are decided in between, and a run whose process died is resumed.
     pub(super) fn run_to_end(mut self) -> Self {
-        let mut input = Input::text("do it");
+        let mut input = if self.rules.graph.is_some() { Input::nothing() } else { Input::text("do it") };
         loop {
             self.runs += 1;
+            let now = self.live.now;
             self.live = live(self.runs);
+            self.live.now = now;
             self.back.clear();
             self.live.start = Some(Beginning { start: Start::of(input.clone()), raised: None });
             let ended = self.run();
@@ -311,6 +325,10 @@ impl World {
                 Step::Ask(turn) => self.ask(*turn),
                 Step::Probe(probes) => self.probe(probes),
                 Step::Wait(Some(_)) => self.live.rested(),
+                Step::Pause(pause) => {
+                    let micros = self.live.now.as_micros() + i64::try_from(pause.as_micros()).unwrap();
+                    self.live.now = Timestamp::from_micros(micros);
+                }
                 Step::Wait(None) => self.land()?,
                 Step::Done => {
                     let is_on_record = |call: &CallId| {
@@ -390,8 +408,13 @@ impl World {
             }
         }
         self.live.plan(planned, &self.fold);
-        let ready: Vec<CallId> =
-            self.live.flights.iter().filter_map(|flight| Some(flight.ready.as_ref()?.call.id.clone())).collect();
+        let ready: Vec<CallId> = self
+            .live
+            .flights
+            .iter()
+            .filter(|flight| flight.is_planned())
+            .filter_map(|flight| Some(flight.ready.as_ref()?.call.id.clone()))
+            .collect();
         for call in ready {
             let outcome = match self.chance.below(23) {
                 21 => {

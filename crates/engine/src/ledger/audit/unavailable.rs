@@ -105,7 +105,7 @@ pub(super) fn deleted(store: &dyn Store, roots: &[AccountId]) -> Result<Vec<Unav
     Ok(gone)
 }
 
-/// What may be in logs that are not here: of an account whose own chain, whose parent's or one of whose children's is absent or goes on in a
+/// What may be in logs that are not here: of an account whose own chain, whose parent's or one of whose children's is absent or continues in a
 /// thread that is. `elsewhere` are postings that are known to be deleted or lost.
 pub(super) fn not_in_store(
     store: &dyn Store,

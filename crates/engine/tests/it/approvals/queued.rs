@@ -45,13 +45,15 @@ fn an_approval_by_another_process_during_a_run_is_served_by_that_run() {
 /// A decision that came during a long call was recorded only when that call had ended.
 #[test]
 fn a_decision_is_recorded_while_another_call_runs() {
-    let (harness, mut payer) = (Harness::new(), payer(two()));
+    let harness = Harness::new();
+    let mut payer = payer(two());
     let other = harness.another();
     let thread = harness.thread();
-    let (at, work) = (thread.clone(), payer.work.clone());
+    let at = thread.clone();
+    let work = payer.work.clone();
     payer.while_looking(move |_| {
         let decided = other.engine.decide(&at, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
-        assert_eq!(decided.recorded, Recorded::Left);
+        assert_eq!(decided.recorded, Recorded::Queued);
         let until = std::time::Instant::now() + Duration::from_secs(20);
         while other.loaded(&at).calls[&call("p1")].decisions.is_empty() {
             assert!(std::time::Instant::now() < until, "it waits for the call that runs");
@@ -69,12 +71,14 @@ fn a_decision_is_recorded_while_another_call_runs() {
 /// Its call has an intent and no outcome, as one whose outcome is unknown.
 #[test]
 fn a_call_that_runs_is_not_settled_by_a_request() {
-    let (harness, mut payer) = (Harness::new(), payer(one()));
+    let harness = Harness::new();
+    let mut payer = payer(one());
     payer.work.gate = Arc::new(|_, _| Permission::Allowed);
     let other = harness.another();
     let thread = harness.thread();
     let mut pay = CountingTool::new("pay", EffectClass::AtMostOnce);
-    let (at, seen) = (thread.clone(), pay.ran.clone());
+    let at = thread.clone();
+    let seen = pay.ran.clone();
     pay.answer = Output::text("paid");
     pay.meanwhile = Arc::new(move |_| {
         let done = Decision {
@@ -111,7 +115,7 @@ fn an_approval_at_the_last_moment_starts_another_run_of_the_lease_holder() {
     harness.once_after(selvedge_model::Reason::RunFinished, move |thread| {
         // It is suspended, and its process still holds it.
         let decided = other.engine.decide(thread, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
-        assert_eq!(decided.recorded, Recorded::Left);
+        assert_eq!(decided.recorded, Recorded::Queued);
     });
     harness.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
     assert_eq!(harness.store.get(&thread).unwrap().manifest.status, Status::Completed);
@@ -144,7 +148,7 @@ fn a_decision_that_was_posted_in_time_counts_whenever_it_is_read() {
     let clock = harness.clock.clone();
     payer.while_looking(move |_| {
         let decided = other.engine.decide(&at, &call("p1"), Choice::Approve(None), "bob", &work).unwrap();
-        assert_eq!(decided.recorded, Recorded::Left);
+        assert_eq!(decided.recorded, Recorded::Queued);
         clock.set(Timestamp::from_micros(clock.now().as_micros() + 61_000_000));
     });
     let ended = harness.send(&thread, Input::text("pay"), &payer.work).0.unwrap();
@@ -165,7 +169,7 @@ fn a_decision_that_was_posted_to_a_process_that_died_counts_in_the_next_one() {
     payer.while_looking(move |_| {
         for (id, choice) in [("p1", Choice::Approve(None)), ("p2", Choice::Deny(None))] {
             let decided = other.engine.decide(&at, &call(id), choice, "bob", &work).unwrap();
-            assert_eq!(decided.recorded, Recorded::Left);
+            assert_eq!(decided.recorded, Recorded::Queued);
         }
         die();
     });

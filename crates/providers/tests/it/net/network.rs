@@ -60,7 +60,7 @@ pub(crate) fn a_connection_is_used_again(dialogue: &dyn Dialogue) {
     assert_eq!((stage.server.received().len(), stage.server.connections()), (5, 1));
 }
 
-/// A certificate authority: its files in a folder, and the configuration of a server that it vouches for.
+/// A certificate authority: its files in a folder, and the configuration of a server that it certifies.
 fn authority() -> (TempDir, PathBuf, ServerConfig) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use selvedge_log::scan::{Entry, Scanner, Signatures, examine};
+use selvedge_log::scan::{ScannedChangeset, Scanner, Signatures, examine};
 use selvedge_log::{Head, Line, Trust};
 use selvedge_model::account::Account;
 use selvedge_model::{Classify, Run, Thread, ThreadId};
@@ -25,7 +25,7 @@ pub fn lines_of(store: &impl Logs, thread: &ThreadId) -> Vec<Line> {
 }
 
 /// Verifies every signature of a log and that it ends at its head; returns its changesets.
-pub fn verified(store: &impl Logs, trust: &Trust, thread: &ThreadId) -> Vec<Entry> {
+pub fn verified(store: &impl Logs, trust: &Trust, thread: &ThreadId) -> Vec<ScannedChangeset> {
     let (head, bytes) = bytes_of(store, thread);
     let mut entries = Vec::new();
     let scanner = Scanner::new(thread, trust, Signatures::Every);

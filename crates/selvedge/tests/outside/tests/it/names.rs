@@ -8,8 +8,8 @@ use selvedge::{
     Archive, Ask, Builder, CallContext, CallId, Cancel, Choice, Cost, Cursor, Decided, Digest, DirectiveId, Engine,
     Error, Event, Filter, Follow, Input, Job, Kind, Limit, Limits, Line, Message, Money, Outcome, Outcomes, Output,
     Page, Pending, Proof, Reconciled, Recorded, Result, Resumed, Risk, Role, RunEvent, RunId, Selvedge, Status, Stop,
-    Stopped, Store, Submitted, Subscription, Summary, Suspended, ThreadId, ThreadState, Timestamp, Tool, Value,
-    Watched,
+    Stopped, Store, Submitted, Subscription, Summary, Suspended, ThreadFound, ThreadId, ThreadState, ThreadsFound,
+    Timestamp, Tool, Value, Watched,
 };
 
 /// Compiled and never called: the signatures are what is checked.
@@ -41,6 +41,7 @@ fn every_call(selvedge: &Selvedge, thread: &ThreadId, call: &CallId, job: Job, i
     let messages: Pending<Vec<Message>> = selvedge.messages(thread);
     let threads: Pending<Page<Summary>> = selvedge.threads(Filter::default(), None::<Cursor>, 1);
     let find: Pending<ThreadId> = selvedge.find("");
+    let search: Pending<ThreadsFound> = selvedge.search("", 1);
     let subscription: Subscription = selvedge.subscribe(Watched::All);
     let follow: Follow = selvedge.follow(thread, 0);
     let verify: Pending<Proof> = selvedge.verify(thread);
@@ -48,7 +49,8 @@ fn every_call(selvedge: &Selvedge, thread: &ThreadId, call: &CallId, job: Job, i
     let submitted: std::result::Result<Submitted, selvedge::EngineError> =
         selvedge.engine().submit_resume(thread, input, engine_work(), &Cancel::new());
     _ = (opened, again, recovered, notices, idle, engine, store, run, start, create, send, submit, resume, wait);
-    _ = (wait_all, cancel, kill, decide, status, messages, threads, find, subscription, follow, verify, export);
+    _ = (wait_all, cancel, kill, decide, status, messages, threads, find, search, subscription);
+    _ = (follow, verify, export);
     _ = (submitted, send_as, submit_as, answered);
     Ok(())
 }
@@ -60,7 +62,7 @@ fn engine_work() -> selvedge::RunConfig {
 /// What the types give has names too.
 #[expect(dead_code, reason = "it only has to compile")]
 fn every_part(outcome: Outcome, stopped: Stopped, decided: Decided, proof: Proof, error: Error, context: CallContext) {
-    let standing: ThreadState = outcome.status;
+    let state: ThreadState = outcome.status;
     let cost: Cost = outcome.cost;
     let suspended: Option<Suspended> = outcome.suspended;
     let asks: Vec<Ask> = outcome.asks;
@@ -78,12 +80,13 @@ fn every_part(outcome: Outcome, stopped: Stopped, decided: Decided, proof: Proof
     let limits: Limits = Limit::Turns(1).into();
     let tool: Tool = Tool::function("x", "", Value::Null, |_: Value, _: CallContext| Output::text(""));
     let tool = tool.risk(Risk::Safe).reconcile(|_: &CallContext| Reconciled::Unknown);
-    _ = (standing, suspended, asks, resumed, outputs, directive, run, spend, status, recorded, mode, signers, kind);
+    _ = (state, suspended, asks, resumed, outputs, directive, run, spend, status, recorded, mode, signers, kind);
     _ = (cancel, limits, tool);
     let event = |event: RunEvent| drop(event);
     let line = |line: Line| -> (Event, Timestamp) { (line.event, line.timestamp) };
+    let found = |found: ThreadFound| -> ThreadId { found.thread_id };
     let stop = Stop::Killed;
-    _ = (event, line, stop, Role::User);
+    _ = (event, line, found, stop, Role::User);
 }
 
 /// The crates below, whole: what no name was given to above is reached through them.
