@@ -124,8 +124,9 @@ fn apply(folders: &Folders, place: &CheckedPath, unfinished: &str, edit: &Edit) 
     let is_same = |stat: &rustix::fs::Stat| {
         file.metadata().is_ok_and(|about| {
             use std::os::unix::fs::MetadataExt as _;
-            (about.ino(), about.dev(), about.size(), about.mtime_nsec())
-                == (stat.st_ino, stat.st_dev, before.len() as u64, stat.st_mtime_nsec)
+            // The type of the nanoseconds depends on what else rustix is compiled with.
+            (about.ino(), about.dev(), about.size(), i128::from(about.mtime_nsec()))
+                == (stat.st_ino, stat.st_dev, before.len() as u64, i128::from(stat.st_mtime_nsec))
         })
     };
     if !statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| is_same(&stat)) {
