@@ -177,7 +177,7 @@ fn measure_all(args: &Args) -> Outcome<()> {
     let mut report = Report::new(Machine::look(folder.path())?, plan);
     let all = |what| args.only.is_empty() && (args.publish || what != What::Peers);
     let wanted = |what| all(what) || args.only.contains(&what);
-    let steps: [(What, &str, Measurement); 20] = [
+    let steps: [(What, &str, Measurement); 21] = [
         (What::Warm, "A warm commit", warm::measure),
         (What::Append, "An append by a fresh process", append::measure),
         (What::History, "Late in a thread", history::measure),

@@ -214,7 +214,7 @@ fn left(store: &dyn Store, thread: &ThreadId, fits: impl Fn(&Decision) -> bool) 
         Request::Decide(decision) | Request::Settle(decision) => Some(decision),
         _ => None,
     });
-    decisions.find(fits).map(|decision| decision.action.as_str().to_owned())
+    decisions.find(fits).map(|decision| decision.action)
 }
 
 /// The need of a call that is pending approval.

@@ -168,7 +168,7 @@ fn details(need: &Need) -> Vec<String> {
     let answered = need.answered.as_ref().map(|word| {
         let by =
             if need.commands.is_empty() { "the process running the thread will apply it" } else { "not applied yet" };
-        format!("answered ({}): {by}", clean(word))
+        format!("answered ({}): {by}", clean(word.as_str()))
     });
     let found_out = need.is_unknown_call().then(|| need.found_out());
     [need.why.as_deref().map(clean), found_out, becomes, time, answered].into_iter().flatten().collect()
