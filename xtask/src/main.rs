@@ -10,6 +10,7 @@ mod faults;
 mod fuzz;
 mod layers;
 mod load;
+mod node;
 mod postgres;
 mod python;
 mod step;

@@ -24,10 +24,12 @@ pub(crate) struct Server {
     pub(crate) variable: &'static str,
     /// The word of a filter that asks for it.
     filter: &'static str,
+    /// Whether continuous integration needs it; a server that it does not need is never installed there.
+    in_ci: bool,
 }
 
-/// Every server: LiteLLM's proxy takes about a minute and 740 MB, llama.cpp's server 15 seconds and 210 MB.
-pub(crate) const SERVERS: [Server; 2] = [
+/// Every server: LiteLLM's proxy takes about a minute and 740 MB, llama.cpp's server 15 seconds and 210 MB, the MCP server 10 seconds and 70 MB.
+pub(crate) const SERVERS: [Server; 3] = [
     Server {
         name: "litellm proxy",
         folder: "litellm",
@@ -36,6 +38,7 @@ pub(crate) const SERVERS: [Server; 2] = [
         program: "litellm",
         variable: "SELVEDGE_TEST_LITELLM",
         filter: "litellm",
+        in_ci: true,
     },
     Server {
         name: "llama.cpp server",
@@ -45,6 +48,17 @@ pub(crate) const SERVERS: [Server; 2] = [
         program: "python",
         variable: "SELVEDGE_TEST_LLAMACPP",
         filter: "llama",
+        in_ci: true,
+    },
+    Server {
+        name: "MCP time server",
+        folder: "mcptime",
+        pins: "mcptime.txt",
+        packages: &["mcp-server-time"],
+        program: "mcp-server-time",
+        variable: "SELVEDGE_TEST_MCP_TIME",
+        filter: "mcp",
+        in_ci: false,
     },
 ];
 
@@ -59,6 +73,10 @@ impl Server {
             return Ok(Some(program));
         }
         if !filter.is_empty() && !filter.iter().any(|word| word.contains(self.filter)) {
+            return Ok(None);
+        }
+        if is_ci() && !self.in_ci {
+            steps.skip(self.name, "programs of other people are not started in continuous integration");
             return Ok(None);
         }
         eprintln!("\n── {}: pip install {} in {}", self.name, self.packages.join(" "), folder.display());
@@ -109,11 +127,11 @@ fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-fn is_ci() -> bool {
+pub(crate) fn is_ci() -> bool {
     std::env::var("CI").as_deref() == Ok("true")
 }
 
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     named.map_or_else(|| root().join("target"), |named| root().join(named))
 }

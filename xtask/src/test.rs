@@ -4,7 +4,7 @@
 //! once. With a filter only the tests are run, as between two edits.
 
 use crate::step::{Failure, Steps, cargo, has};
-use crate::{postgres, python};
+use crate::{node, postgres, python};
 
 pub(crate) fn run(filter: &[String]) -> Result<(), Failure> {
     let mut steps = Steps::default();
@@ -49,6 +49,9 @@ fn tests(steps: &mut Steps, filter: &[String]) -> Result<(), Failure> {
         if let Some(program) = server.find(steps, filter)? {
             command.env(server.variable, program);
         }
+    }
+    if let Some(program) = node::find(steps, filter) {
+        command.env(node::VARIABLE, program);
     }
     if runner[0] == "test" {
         command.arg("--");

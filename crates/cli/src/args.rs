@@ -19,6 +19,7 @@ use crate::commands::{
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, sandbox_check, tool_new, transcript};
 use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{mcp_add, mcp_approve, mcp_check, mcp_list};
 use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::commands::{store_copy, store_status};
 use crate::error::{Exit, Failure};
@@ -129,6 +130,9 @@ pub(crate) enum Command {
     /// Create and list tools
     #[command(subcommand)]
     Tool(ToolCommand),
+    /// Declare, list, check and approve MCP servers
+    #[command(subcommand)]
+    Mcp(McpCommand),
     /// Show what sandboxes enforce here
     #[command(subcommand)]
     Sandbox(SandboxCommand),
@@ -222,6 +226,15 @@ pub(crate) enum GraphCommand {
 pub(crate) enum ToolCommand {
     New(tool_new::Args),
     List(tool_list::Args),
+}
+
+/// The commands on MCP servers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum McpCommand {
+    Add(mcp_add::Args),
+    List(mcp_list::Args),
+    Check(mcp_check::Args),
+    Approve(mcp_approve::Args),
 }
 
 /// The commands on sandboxes.

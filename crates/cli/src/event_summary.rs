@@ -52,7 +52,7 @@ pub(crate) fn summary_at_bound(event: &Event, why: &str) -> String {
 
 fn decided(decision: &Decision) -> String {
     let with = decision.result.as_ref().map(|result| format!(", with {result}")).unwrap_or_default();
-    format!("{} decided {} for call {}{with}", decision.who, decision.action, decision.call_id)
+    format!("{} decided {} for call {}{with}", decision.who, decision.action.as_str(), decision.call_id)
 }
 
 fn posting(record: &Record, why: &str) -> String {

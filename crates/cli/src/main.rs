@@ -45,7 +45,7 @@ use selvedge_model::Stop;
 
 use crate::args::{
     AgentCommand, Command, ConfigCommand, DirectiveCommand, GraphCommand, HeadsCommand, HooksCommand, KeysCommand,
-    KnowledgeCommand, ModelCommand, SandboxCommand, StoreCommand, ThreadCommand, TokenCommand, ToolCommand,
+    KnowledgeCommand, McpCommand, ModelCommand, SandboxCommand, StoreCommand, ThreadCommand, TokenCommand, ToolCommand,
 };
 use crate::commands::sandbox_check;
 use crate::commands::{
@@ -59,6 +59,7 @@ use crate::commands::{
 use crate::commands::{blob, chat, directive_new, hooks_list, hooks_test, tool_new, transcript};
 use crate::commands::{graph_check, graph_list, graph_new, graph_run, graph_show};
 use crate::commands::{knowledge_check, knowledge_new, knowledge_search, knowledge_show, knowledge_sign};
+use crate::commands::{mcp_add, mcp_approve, mcp_check, mcp_list};
 use crate::commands::{serve, token_list, token_new, token_revoke};
 use crate::commands::{store_copy, store_status};
 use crate::context::Context;
@@ -175,6 +176,12 @@ fn run_command(command: Option<Command>, context: &Context<'_>) -> Result<()> {
             KnowledgeCommand::New(args) => knowledge_new::run(&args, context),
             KnowledgeCommand::Sign(args) => knowledge_sign::run(&args, context),
             KnowledgeCommand::Check(args) => knowledge_check::run(&args, context),
+        },
+        Some(Command::Mcp(command)) => match command {
+            McpCommand::Add(args) => mcp_add::run(&args, context),
+            McpCommand::List(args) => mcp_list::run(args, context),
+            McpCommand::Check(args) => mcp_check::run(&args, context),
+            McpCommand::Approve(args) => mcp_approve::run(&args, context),
         },
         Some(Command::Sandbox(SandboxCommand::Check(args))) => sandbox_check::run(args, context),
         Some(Command::Hooks(HooksCommand::List(args))) => hooks_list::run(&args, context),

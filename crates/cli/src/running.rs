@@ -18,6 +18,7 @@ use selvedge::model::scope::Scopes;
 use selvedge::model::{Cancel, Classify, Manifest, Run, Status, Stop};
 use selvedge::orchestrator::{Launcher, Orchestrator};
 use selvedge::pages::PageFollower;
+use selvedge::project::mcp::servers;
 use selvedge::project::{Models, Program, Project, RuleSource, capabilities, prompt_changed_since};
 use selvedge::snapshot::Keeper;
 use selvedge::store::Store;
@@ -367,7 +368,9 @@ pub(crate) fn project_of(config: Config, context: &Context<'_>) -> Result<Projec
     };
     let environment = environment();
     let models = Models::configured(&config.models, &environment);
-    Ok(Project { library, folder, environment, config, models, program: Program::default(), sandbox: sandbox() })
+    let sandbox = sandbox();
+    let mcp = servers(&folder, &environment, sandbox.as_ref());
+    Ok(Project { library, folder, environment, config, models, program: Program::default(), sandbox, mcp })
 }
 
 pub(crate) fn environment() -> BTreeMap<String, String> {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use selvedge_log::hash::sha256;
-use selvedge_model::event::{Ask, Decision, ResumeMode};
+use selvedge_model::event::{Ask, Decision, DecisionAction, ResumeMode};
 use selvedge_model::fold::CallState as Known;
 use selvedge_model::{Digest, LogId, Output, Timestamp, ToolSpec};
 use serde_json::{Value, json};
@@ -58,8 +58,9 @@ fn later(now: Timestamp, after: Duration) -> Option<Timestamp> {
 
 /// The decision about an action, if there is one. A denied call stays denied, even if its tool was redefined.
 pub(crate) fn decision_about<'d>(known: Option<&'d Known>, action_hash: &Digest) -> Option<&'d Decision> {
-    let is_of_it =
-        |decision: &&Decision| decision.action_hash.as_ref() == Some(action_hash) || decision.action == Decision::DENY;
+    let is_of_it = |decision: &&Decision| {
+        decision.action_hash.as_ref() == Some(action_hash) || decision.action == DecisionAction::Deny
+    };
     known?.decisions.iter().filter(|decision| decision.is_word()).find(is_of_it)
 }
 
@@ -98,13 +99,14 @@ pub(crate) fn allowed_with(call: &OpenCall, known: Option<&Known>) -> (Value, Op
 fn meaning(call: &OpenCall, decision: &Decision) -> CallDecision {
     let by = || Some(decision.who.clone());
     let as_asked = || CallDecision::Approved { arguments: call.arguments.clone(), changed_by: None };
-    match (decision.action.as_str(), decision.resume_mode, &decision.result) {
+    match (decision.action, decision.resume_mode, &decision.result) {
         // `false` denies the call, even if it comes as an approval.
-        (Decision::DENY, ..) | (Decision::APPROVE, ResumeMode::PassDecisionToTool, Some(Value::Bool(false))) => {
+        (DecisionAction::Deny, ..)
+        | (DecisionAction::Approve, ResumeMode::PassDecisionToTool, Some(Value::Bool(false))) => {
             let why = decision.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             CallDecision::Answer(Output::error(format!("denied by {}{why}", decision.who)))
         }
-        (Decision::EDIT, _, Some(arguments)) => {
+        (DecisionAction::Edit, _, Some(arguments)) => {
             CallDecision::Approved { arguments: arguments.clone(), changed_by: by() }
         }
         (_, ResumeMode::UseDecisionAsToolResult, result) => {
@@ -161,10 +163,10 @@ mod tests {
         OpenCall::new(CallId::new("c.1").unwrap(), "pay", json!({"amount": 5}))
     }
 
-    fn decision(action: &str, hash: Digest, result: Option<Value>) -> Decision {
+    fn decision(action: DecisionAction, hash: Digest, result: Option<Value>) -> Decision {
         Decision {
             call_id: CallId::new("c.1").unwrap(),
-            action: action.to_owned(),
+            action,
             who: "ann".to_owned(),
             action_hash: Some(hash),
             reason: None,
@@ -187,14 +189,14 @@ mod tests {
 
     #[test]
     fn the_first_decision_about_the_exact_action_counts() {
-        let yes = decision("approve", HASH, None);
-        let no = decision("deny", HASH, None);
+        let yes = decision(DecisionAction::Approve, HASH, None);
+        let no = decision(DecisionAction::Deny, HASH, None);
         let mode = ResumeMode::ReplayToolCall;
         assert_eq!(decide_with(mode, vec![]), CallDecision::Pending);
-        assert_eq!(decide_with(mode, vec![decision("approve", OTHER, None)]), CallDecision::Pending);
+        assert_eq!(decide_with(mode, vec![decision(DecisionAction::Approve, OTHER, None)]), CallDecision::Pending);
         assert_eq!(decide_with(mode, vec![yes.clone(), no.clone()]), approved(json!({"amount": 5}), None));
         assert_eq!(decide_with(mode, vec![no, yes]), CallDecision::Answer(Output::error("denied by ann")));
-        assert_eq!(decide_with(mode, vec![decision("done", HASH, None)]), CallDecision::Pending);
+        assert_eq!(decide_with(mode, vec![decision(DecisionAction::Done, HASH, None)]), CallDecision::Pending);
     }
 
     #[test]
@@ -220,14 +222,14 @@ mod tests {
             action_hash(&log("a"), &of("c.1", 5), &redefined),
         ] {
             assert_ne!(other, asked);
-            let known = Known { decisions: vec![decision("approve", other, None)], ..Known::default() };
+            let known = Known { decisions: vec![decision(DecisionAction::Approve, other, None)], ..Known::default() };
             assert!(decision_about(Some(&known), &asked).is_none(), "a decision about another action does not count");
         }
     }
 
     #[test]
     fn the_value_of_a_decision_is_used_as_the_mode_says() {
-        let yes = |result| vec![decision("approve", HASH, Some(result))];
+        let yes = |result| vec![decision(DecisionAction::Approve, HASH, Some(result))];
         let asked = approved(json!({"amount": 5}), None);
         assert_eq!(decide_with(ResumeMode::ReplayToolCall, yes(json!({"amount": 1}))), asked);
         assert_eq!(decide_with(ResumeMode::PassDecisionToTool, yes(json!(true))), asked);
@@ -239,7 +241,7 @@ mod tests {
         );
         let answer = CallDecision::Answer(Output { content: json!("blue"), ..Output::default() });
         assert_eq!(decide_with(ResumeMode::UseDecisionAsToolResult, yes(json!("blue"))), answer);
-        let edit = vec![decision("edit", HASH, Some(json!({"amount": 2})))];
+        let edit = vec![decision(DecisionAction::Edit, HASH, Some(json!({"amount": 2})))];
         assert_eq!(decide_with(ResumeMode::ReplayToolCall, edit), approved(json!({"amount": 2}), Some("ann")));
     }
 

@@ -17,11 +17,14 @@ use tokio::time::timeout;
 
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::thread_state::listed;
 use crate::watcher::Waiter;
 
 /// How often to check whether a process that was let through is still alive, until it runs its child: before it has opened the store, its
 /// death is in no feed.
 const STARTING_CHECK: Duration = Duration::from_millis(500);
+/// How long a child waits before the running children are counted again after an error.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// The children that this process let through.
 #[derive(Debug, Default)]
@@ -62,11 +65,28 @@ pub(crate) enum Slot {
 }
 
 impl Engine {
-    /// Waits until fewer than `at_once` children of a child's parent run, and takes a slot.
+    /// Waits until fewer than `at_once` children of a child's parent run, and takes a slot. As long as the running ones can't be counted,
+    /// it waits.
     pub(crate) async fn take_slot(
         &self,
         child: &ThreadId,
         process: Option<Process>,
+        at_once: usize,
+        cancel: &Cancel,
+    ) -> Slot {
+        loop {
+            match self.await_slot(child, process.as_ref(), at_once, cancel).await {
+                Ok(slot) => return slot,
+                Err(_) if cancel.said().is_some() => return Slot::Stopped,
+                Err(_) => _ = timeout(RETRY, cancel.stopped()).await,
+            }
+        }
+    }
+
+    async fn await_slot(
+        &self,
+        child: &ThreadId,
+        process: Option<&Process>,
         at_once: usize,
         cancel: &Cancel,
     ) -> Result<Slot> {
@@ -75,7 +95,7 @@ impl Engine {
             let mut released = pin!(self.child_slots.released.notified());
             // From here on no released slot is missed.
             released.as_mut().enable();
-            if let Some(slot) = self.try_take_slot(child, process.clone(), at_once)? {
+            if let Some(slot) = self.try_take_slot(child, process.cloned(), at_once)? {
                 return Ok(slot);
             }
             // A child of another process releases its slot with its lease: by its end or its death.
@@ -163,17 +183,7 @@ fn running(store: &dyn Store, parent: &ThreadId) -> Result<Vec<ThreadId>> {
 /// The children of a thread in this status that a live process holds.
 fn held(store: &dyn Store, parent: &ThreadId, status: Status) -> Result<Vec<ThreadId>> {
     let filter = Filter { status: Some(status), parent_id: Some(parent.clone()), ..Filter::default() };
-    let mut found = Vec::new();
-    let mut after = None;
-    loop {
-        let page = store.list(&filter, after, 100)?;
-        let held = page.items.into_iter().filter(|child| child.holder.is_some());
-        found.extend(held.map(|child| child.manifest.chain_root_id));
-        after = page.next;
-        if after.is_none() {
-            return Ok(found);
-        }
-    }
+    Ok(listed(store, &filter, |child| child.holder.is_some().then_some(child.manifest.chain_root_id))?)
 }
 
 #[cfg(test)]
@@ -182,7 +192,7 @@ mod tests {
     use std::sync::Arc;
 
     use selvedge_model::blocking::wait;
-    use selvedge_model::{AgentId, Batch, CommitKey, Digest, NewThread, Run};
+    use selvedge_model::{AgentId, Batch, CommitKey, Digest, NewThread, Run, Stop};
     use selvedge_store::conformance::support::{part, starts};
     use selvedge_store::memory::MemoryStore;
     use selvedge_store::{Acquire, Commit, Committed, Cursor, Leases, Page, Registry, Tombstone};
@@ -194,13 +204,20 @@ mod tests {
         NewThread { parent_id: parent.cloned(), ..NewThread::of(AgentId::new("scribe").unwrap()) }
     }
 
+    fn two_children(engine: &Engine) -> (ThreadId, ThreadId) {
+        let parent = engine.create(new(None), Vec::new()).unwrap();
+        let child = || engine.create(new(Some(&parent)), Vec::new()).unwrap();
+        (child(), child())
+    }
+
+    /// The process of a detached child.
+    const PROCESS: Process = Process { pid: 1, start_time: 1, boot_id: None, machine: None };
+
     #[test]
     fn a_child_whose_run_panics_releases_its_slot() {
         let engine = engine();
-        let parent = engine.create(new(None), Vec::new()).unwrap();
-        let one = engine.create(new(Some(&parent)), Vec::new()).unwrap();
-        let other = engine.create(new(Some(&parent)), Vec::new()).unwrap();
-        let enter = |child: &ThreadId| wait(engine.take_slot(child, None, 1, &Cancel::new())).unwrap();
+        let (one, other) = two_children(&engine);
+        let enter = |child: &ThreadId| wait(engine.take_slot(child, None, 1, &Cancel::new()));
         assert_eq!(enter(&one), Slot::Taken);
         let run = || {
             let _leaving = engine.slot_of(&one);
@@ -213,10 +230,19 @@ mod tests {
     /// What another process does between two reads.
     type Meanwhile = Box<dyn FnOnce() + Send>;
 
-    /// A store in which something happens right after threads were listed this many times.
+    /// A store in which something happens while threads are listed.
     struct Between {
         inner: MemoryStore,
+        /// Right after they were listed this many times.
         then: Mutex<Option<(usize, Meanwhile)>>,
+        /// Instead of the next listing, which fails.
+        fails: Mutex<Option<Meanwhile>>,
+    }
+
+    impl Between {
+        fn over(inner: MemoryStore) -> Arc<Self> {
+            Arc::new(Self { inner, then: Mutex::default(), fails: Mutex::default() })
+        }
     }
 
     selvedge_store::forward!([] Between, inner: Logs, Leases, Inbox, Feed, Ledger);
@@ -241,6 +267,10 @@ mod tests {
             self.inner.get(thread)
         }
         fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> selvedge_store::Result<Page<Summary>> {
+            if let Some(happens) = self.fails.lock().unwrap().take() {
+                happens();
+                return Err(selvedge_store::Error::Database { why: "made to fail".to_owned(), retryable: true });
+            }
             let page = self.inner.list(filter, after, limit);
             let mut then = self.then.lock().unwrap();
             match then.take() {
@@ -272,14 +302,11 @@ mod tests {
     fn a_child_that_begins_while_the_running_ones_are_counted_is_counted() {
         for (is_held_before, lists) in [(true, 1), (false, 1), (true, 2), (false, 2)] {
             let (memory, trust) = memory();
-            let store = Arc::new(Between { inner: memory, then: Mutex::default() });
+            let store = Between::over(memory);
             let engine = engine_on(store.clone(), trust);
-            let parent = engine.create(new(None), Vec::new()).unwrap();
-            let one = engine.create(new(Some(&parent)), Vec::new()).unwrap();
-            let other = engine.create(new(Some(&parent)), Vec::new()).unwrap();
+            let (one, other) = two_children(&engine);
             // A detached child: a process of its own, which was let through.
-            let process = Process { pid: 1, start_time: 1, boot_id: None, machine: None };
-            assert_eq!(engine.try_take_slot(&one, Some(process), 1).unwrap(), Some(Slot::Taken));
+            assert_eq!(engine.try_take_slot(&one, Some(PROCESS), 1).unwrap(), Some(Slot::Taken));
             let elsewhere = store.inner.another();
             let lease = is_held_before.then(|| elsewhere.acquire(&one, Acquire::default()).unwrap());
             let begins = one.clone();
@@ -291,6 +318,50 @@ mod tests {
             };
             *store.then.lock().unwrap() = Some((lists, Box::new(begin)));
             assert_eq!(engine.try_take_slot(&other, None, 1).unwrap(), None, "there is one slot, and it is taken");
+        }
+    }
+
+    /// It was in neither count: it is not new any more, and no process holds it yet.
+    #[test]
+    fn a_detached_child_that_is_started_again_keeps_its_slot_until_its_process_holds_it() {
+        for is_settled in [false, true] {
+            let (memory, trust) = memory();
+            let store = Between::over(memory);
+            let engine = engine_on(store.clone(), trust);
+            let (one, other) = two_children(&engine);
+            // The process that ran it dies.
+            let dies = store.inner.another();
+            let lease = dies.acquire(&one, Acquire::default()).unwrap();
+            dies.commit(Batch::of(part(&one, starts("r1")).under(lease.epoch))).unwrap();
+            drop(dies);
+            if is_settled {
+                engine.drain_if_free(&one).unwrap();
+            }
+            let status = store.inner.get(&one).unwrap().manifest.status;
+            assert_eq!(status, if is_settled { Status::Suspended } else { Status::Running });
+            assert_eq!(engine.try_take_slot(&one, Some(PROCESS), 1).unwrap(), Some(Slot::Taken));
+            assert_eq!(engine.try_take_slot(&other, None, 1).unwrap(), None, "its next process is about to hold it");
+        }
+    }
+
+    /// It was let through, as if there were a free slot.
+    #[test]
+    fn a_child_waits_as_long_as_the_running_ones_can_not_be_counted() {
+        for is_stopped in [true, false] {
+            let (memory, trust) = memory();
+            let store = Between::over(memory);
+            let engine = engine_on(store.clone(), trust);
+            let (one, _) = two_children(&engine);
+            let cancel = Cancel::new();
+            let stops = cancel.clone();
+            *store.fails.lock().unwrap() = Some(Box::new(move || {
+                if is_stopped {
+                    stops.say(Stop::Cancelled);
+                }
+            }));
+            let own = engine.clone();
+            let entered = engine.tasks.spawn(async move { own.take_slot(&one, None, 1, &cancel).await }).unwrap();
+            assert_eq!(wait(entered), if is_stopped { Slot::Stopped } else { Slot::Taken });
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use selvedge_model::event::{Ask, Decision, ResumeMode};
+use selvedge_model::event::{Ask, Decision, DecisionAction, ResumeMode};
 use selvedge_model::{Call, CallId, Event, Posted, Reason, Request, RequestId, RunId, ThreadId, Timestamp};
 use selvedge_store::{Acquire, Error as StoreError};
 use serde_json::Value;
@@ -71,20 +71,20 @@ struct QueuedDecision {
 }
 
 impl Choice {
-    /// Its name, as recorded.
-    pub fn as_str(&self) -> &'static str {
+    /// What of it is recorded as the action.
+    pub fn action(&self) -> DecisionAction {
         match self {
-            Self::Approve(_) => Decision::APPROVE,
-            Self::Edit(_) => Decision::EDIT,
-            Self::Deny(_) => Decision::DENY,
-            Self::Done(_) => "done",
-            Self::NotDone => "not_done",
-            Self::Unknown => "unknown",
+            Self::Approve(_) => DecisionAction::Approve,
+            Self::Edit(_) => DecisionAction::Edit,
+            Self::Deny(_) => DecisionAction::Deny,
+            Self::Done(_) => DecisionAction::Done,
+            Self::NotDone => DecisionAction::NotDone,
+            Self::Unknown => DecisionAction::Unknown,
         }
     }
 
     fn of(self, call_id: CallId, who: &str) -> Decision {
-        let action = self.as_str().to_owned();
+        let action = self.action();
         let (reason, result) = match self {
             Self::Approve(result) => (None, result),
             Self::Edit(result) | Self::Done(result) => (None, Some(result)),
@@ -313,13 +313,13 @@ fn is_same(one: &Decision, other: &Decision) -> bool {
 }
 
 fn already_decided(thread: &ThreadId, before: &Decision) -> Error {
-    let said = match before.action.as_str() {
-        Decision::APPROVE => "may be made",
-        Decision::EDIT => "may be made with other arguments",
-        Decision::DENY => "must not be made",
-        "done" => "was done",
-        "not_done" => "was not done",
-        _ => "has an unknown outcome",
+    let said = match before.action {
+        DecisionAction::Approve => "may be made",
+        DecisionAction::Edit => "may be made with other arguments",
+        DecisionAction::Deny => "must not be made",
+        DecisionAction::Done => "was done",
+        DecisionAction::NotDone => "was not done",
+        DecisionAction::Unknown => "has an unknown outcome",
     };
     Error::AlreadyDecided { thread: thread.clone(), call: before.call_id.clone(), said: said.to_owned() }
 }

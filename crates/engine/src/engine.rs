@@ -1,5 +1,7 @@
 //! The handle of the engine, and its operations.
 
+mod creating;
+
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
@@ -9,11 +11,8 @@ use std::time::{Duration, Instant};
 use selvedge_log::Trust;
 use selvedge_model::blocking::BoxFuture;
 use selvedge_model::scope::Scopes;
-use selvedge_model::tool::{Processes, Started};
-use selvedge_model::{
-    Batch, Cancel, Changeset, Clock, CommitKey, Expect, Ids, Input, Manifest, NewThread, Part, RequestId, RequestKind,
-    Status, ThreadId, Timestamp,
-};
+use selvedge_model::tool::Processes;
+use selvedge_model::{Cancel, Clock, Ids, Input, Manifest, RequestId, RequestKind, Status, ThreadId, Timestamp};
 use selvedge_store::{Error as StoreError, Store};
 use tokio::time::timeout;
 
@@ -21,20 +20,23 @@ use crate::chain;
 use crate::chain_run::ActiveRuns;
 use crate::child_slots::ChildSlots;
 use crate::error::{Error, Result};
-use crate::events::{Bus, CallerEvents, CreatedThread, FirstChangeset, Subscription, Watched};
+use crate::events::{Bus, CallerEvents, Subscription, Watched};
 use crate::fold::Folds;
 use crate::heartbeat::Heartbeat;
 use crate::held::{HeldThread, LeaseGuard, Observer};
 use crate::inbox::{Arrival, Sent};
+use crate::orphans::settle_lost;
 use crate::outcome::{Outcome, Resumed, get_status};
 use crate::redact::Redactor;
-use crate::run;
 use crate::run_config::RunConfig;
 use crate::snapshot::Keeper;
 use crate::start::{RunRequest, Start};
 use crate::submitted::{Closing, EventHandler, Submitted};
 use crate::tasks::Tasks;
+use crate::thread_state::{ActiveThreads, list_active};
 use crate::watcher::{Waiter, Watcher};
+
+pub use creating::Launch;
 
 /// What an engine is built from.
 pub struct Options {
@@ -104,11 +106,13 @@ pub struct Shared {
 /// How long a process may hold a thread just to read it or to deliver a request.
 const BRIEF_HOLD: Duration = Duration::from_millis(300);
 
+/// Input is run here if the thread is free, and else posted.
+const HERE_IF_FREE: Option<Duration> = Some(Duration::ZERO);
+/// Input is posted in any case: it is durable before anything runs.
+const POSTED: Option<Duration> = None;
+
 /// Called before a thread's first run.
 pub type Prepare = Arc<dyn Fn(&Manifest, &RunConfig) -> selvedge_store::Result<()> + Send + Sync>;
-
-/// Starts a process, behind a gate, that will run a thread; the error says why it could not be started.
-pub type Launch<'a> = dyn Fn(&ThreadId) -> std::result::Result<Box<dyn Started>, String> + 'a;
 
 impl fmt::Debug for Engine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -166,6 +170,11 @@ impl Engine {
         self.redactor.text(text).unwrap_or_else(|| text.to_owned())
     }
 
+    /// The threads that live processes run, or are about to run.
+    pub fn list_active(&self) -> Result<ActiveThreads> {
+        list_active(&*self.store, &self.trust, &*self.processes)
+    }
+
     /// The time by its clock.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
@@ -185,37 +194,6 @@ impl Engine {
         };
         let chain = end.and_then(|end| self.store.get(&end).ok()).map(|found| found.manifest.chain_root_id);
         self.bus.subscribe(watched, chain)
-    }
-
-    /// Creates a thread named after its directive or agent; its first messages are posted to its inbox. When this returns, both are durable
-    /// and nothing has run; [`Engine::resume`] runs it.
-    pub fn create(&self, thread: NewThread, input: impl Into<Input>) -> Result<ThreadId> {
-        let id = self.name(&thread);
-        self.create_as(&id, thread, input.into(), None)?;
-        Ok(id)
-    }
-
-    /// Creates a thread as [`Engine::create`] does, at most once for each key. Returns `false` with the existing thread if the key was used.
-    pub fn create_once(&self, key: &CommitKey, thread: NewThread, input: impl Into<Input>) -> Result<(ThreadId, bool)> {
-        if let Some(first) = self.created_under(key)? {
-            return Ok((first, false));
-        }
-        let id = self.name(&thread);
-        match self.create_as(&id, thread, input.into(), Some(key)) {
-            Ok(()) => Ok((id, true)),
-            // Another process was faster.
-            Err(Error::Store(error @ StoreError::KeyReused(_))) => match self.created_under(key)? {
-                Some(first) => Ok((first, false)),
-                None => Err(error.into()),
-            },
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The thread that was created under a key, if there is one.
-    pub fn created_under(&self, key: &CommitKey) -> Result<Option<ThreadId>> {
-        let committed = self.store.outcome(key)?;
-        Ok(committed.and_then(|committed| committed.versions.into_iter().next()).map(|(thread, _)| thread))
     }
 
     /// The outcome of an existing thread, for a process that asks again: one that never began is run, one that runs is waited for, and for
@@ -240,66 +218,6 @@ impl Engine {
         }
     }
 
-    /// Creates a thread as [`Engine::create`] does, and lets a process of its own run it. The process starts behind a gate. Its identity is
-    /// in the batch that creates the thread, and the gate opens once that batch is durable: so the process can be found, and killed, by that
-    /// record. With a key, the thread is created at most once: if the key was used, its thread is returned and nothing is started.
-    pub fn create_detached(
-        &self,
-        mut thread: NewThread,
-        input: impl Into<Input>,
-        key: Option<&CommitKey>,
-        launch: &Launch<'_>,
-    ) -> Result<ThreadId> {
-        if let Some(first) = key.map(|key| self.created_under(key)).transpose()?.flatten() {
-            return Ok(first);
-        }
-        let id = self.name(&thread);
-        let not_started = |why| Error::NotStarted { thread: id.clone(), why, is_there: false };
-        let launched = launch(&id).map_err(not_started)?;
-        thread.process = launched.process();
-        if thread.process.is_none() {
-            return Err(not_started("its process has no identity besides its process id".to_owned()));
-        }
-        if let Err(error) = self.create_as(&id, thread, input.into(), key) {
-            // Another process was faster; the gate of this one never opens.
-            let first = key.map(|key| self.created_under(key)).transpose()?.flatten();
-            return first.ok_or(error);
-        }
-        match launched.dispatch(&Cancel::new()).wait() {
-            Ok(_) => Ok(id),
-            Err(error) => Err(Error::NotStarted { thread: id, why: error.to_string(), is_there: true }),
-        }
-    }
-
-    fn name(&self, thread: &NewThread) -> ThreadId {
-        ThreadId::generate(thread.name(), &self.ids.hex12())
-    }
-
-    fn create_as(&self, id: &ThreadId, mut thread: NewThread, mut input: Input, key: Option<&CommitKey>) -> Result<()> {
-        self.redactor.thread(&mut thread);
-        self.redactor.messages(&mut input.messages);
-        if let Some(state) = &mut input.state {
-            self.redactor.value(state);
-        }
-        if let (Some(parent), None) = (&thread.parent_id, &thread.family_root_id) {
-            thread.family_root_id = Some(self.store.get(parent)?.manifest.family_root().clone());
-        }
-        let part = Part::new(id.clone(), Expect::Absent, Changeset::creating(thread));
-        let born = [CreatedThread::of(&part)];
-        let mut batch = Batch::of(part);
-        batch.posted.extend(self.first_send(id, input)?);
-        if let Some(key) = key {
-            batch = batch.with_key(key.clone());
-        }
-        let committed = self.store.commit(batch)?;
-        if !committed.replayed {
-            for birth in FirstChangeset::among(committed.parts, &born) {
-                self.publish_first(birth);
-            }
-        }
-        Ok(())
-    }
-
     /// Runs a thread, or the end of its chain, with new input. When this returns, the run has ended and is committed. If another process
     /// holds the thread, the input is posted to its inbox and served by that process, or by this one once that one is gone.
     pub fn send(
@@ -310,7 +228,7 @@ impl Engine {
         cancel: &Cancel,
         tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
-        self.start_send(thread, Start::of(input), work.into(), cancel)?.wait(tell)
+        self.deliver_input(thread, input, None, HERE_IF_FREE, work.into(), cancel)?.wait(tell)
     }
 
     /// The same, as a request that its sender may repeat: sent again under the same id, it returns the recorded outcome, and nothing is done
@@ -324,11 +242,7 @@ impl Engine {
         cancel: &Cancel,
         tell: &mut EventHandler<'_>,
     ) -> Result<Outcome> {
-        if let Some(ended) = self.served_before(thread, &id, &input)? {
-            return Ok(ended);
-        }
-        let request = Some(RunRequest { id, is_posted: false });
-        self.start_send(thread, Start { input, request }, work.into(), cancel)?.wait(tell)
+        self.deliver_input(thread, input, Some(id), HERE_IF_FREE, work.into(), cancel)?.wait(tell)
     }
 
     /// Accepts input for a thread, or for the end of its chain. When this returns, the input is durable, and a run in the background will
@@ -340,7 +254,7 @@ impl Engine {
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
     ) -> Result<Submitted> {
-        self.serve(self.accept(thread, Start::of(input), None)?, work.into(), cancel)
+        self.deliver_input(thread, input, None, POSTED, work.into(), cancel)
     }
 
     /// The same, as a request that its sender may repeat: sent again under the same id, its result is the recorded outcome, and nothing is
@@ -353,24 +267,31 @@ impl Engine {
         work: impl Into<Arc<RunConfig>>,
         cancel: &Cancel,
     ) -> Result<Submitted> {
-        if let Some(ended) = self.served_before(thread, &id, &input)? {
-            return self.perform(|_| async move { Ok(ended) });
-        }
-        let start = Start { input, request: Some(RunRequest { id, is_posted: true }) };
-        self.serve(self.accept(thread, start, None)?, work.into(), cancel)
+        self.deliver_input(thread, input, Some(id), POSTED, work.into(), cancel)
     }
 
-    /// Delivers input to the end of a chain.
-    fn accept(&self, thread: &ThreadId, start: Start, wait: Option<Duration>) -> Result<Sent> {
+    /// Delivers input to the end of a chain, and runs it, or waits until it is served, in a task. Input under an id that was served before
+    /// has its recorded outcome.
+    fn deliver_input(
+        &self,
+        thread: &ThreadId,
+        input: Input,
+        id: Option<RequestId>,
+        wait: Option<Duration>,
+        work: Arc<RunConfig>,
+        cancel: &Cancel,
+    ) -> Result<Submitted> {
+        if let Some(id) = &id
+            && let Some(ended) = self.served_before(thread, id, &input)?
+        {
+            return self.perform(|_| async move { Ok(ended) });
+        }
         let end = self.end_of_chain(thread)?;
         self.refuse_outside(&self.store.get(&end)?.manifest)?;
         // Input that this process can't run is not accepted.
         self.tasks.start()?;
-        self.deliver_send(&end, start, wait)
-    }
-
-    /// Runs input that was delivered, or waits until it is served, in a task.
-    fn serve(&self, sent: Sent, work: Arc<RunConfig>, cancel: &Cancel) -> Result<Submitted> {
+        let request = id.map(|id| RunRequest { id, is_posted: wait.is_none() });
+        let sent = self.deliver_send(&end, Start { input, request }, wait)?;
         let engine = self.clone();
         let cancel = cancel.clone();
         self.perform(|audience| async move {
@@ -379,10 +300,6 @@ impl Engine {
                 Sent::Queued(sent) => engine.await_served(sent, work, cancel, audience).await,
             }
         })
-    }
-
-    fn start_send(&self, thread: &ThreadId, start: Start, work: Arc<RunConfig>, cancel: &Cancel) -> Result<Submitted> {
-        self.serve(self.accept(thread, start, Some(Duration::ZERO))?, work, cancel)
     }
 
     /// Spawns a task for a caller that may watch its events.
@@ -563,7 +480,7 @@ impl Engine {
         let manifest = held.fold.manifest();
         if manifest.status == Status::Running
             && !manifest.is_run_outside()
-            && let Err(error) = run::settle_lost(&mut held)
+            && let Err(error) = settle_lost(&mut held)
         {
             _ = held.release();
             return Err(error);

@@ -24,26 +24,29 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use selvedge_log::Trust;
+use selvedge_model::event::{SuspendReason, Suspended};
+use selvedge_model::limits::Cost;
 use selvedge_model::tool::Processes;
-use selvedge_model::{Cancel, Manifest, Reason, Request, RunMeta, Status, ThreadId};
+use selvedge_model::{Cancel, Event, Manifest, Reason, Request, RunMeta, RunStatus, Status, ThreadId, Verdict};
 use selvedge_store::{Acquire, Error as StoreError, Filter, Store, Summary};
 
+use crate::conversation::OpenCall;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::events::CallerEvents;
 use crate::fold::Fold;
+use crate::heartbeat;
 use crate::held::{HeldThread, RunContext};
 use crate::inbox::unanswered;
-use crate::run;
 use crate::run_config::RunConfig;
 use crate::start::{RunRequest, Start};
 use crate::stop::end_unstarted;
-use crate::thread_state::{holder, started_for};
+use crate::thread_state::{holder, listed, started_for};
 
 /// The origin of a run that was recorded for a thread whose own process died before it began.
 pub const RECOVERY: &str = "recovery";
 
-/// How many children are read at a time.
+/// How many notices of requests are read at a time.
 const PAGE: usize = 500;
 
 impl Engine {
@@ -109,17 +112,7 @@ impl Engine {
     /// Threads that are running and whose process is gone.
     fn stalled_threads(&self) -> Result<Vec<ThreadId>> {
         let filter = Filter { status: Some(Status::Running), ..Filter::default() };
-        let mut found = Vec::new();
-        let mut after = None;
-        loop {
-            let page = self.store.list(&filter, after, 100)?;
-            let stalled = page.items.into_iter().filter(Summary::is_stalled);
-            found.extend(stalled.map(|thread| thread.manifest.thread_id));
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(found),
-            }
-        }
+        Ok(listed(&*self.store, &filter, |thread| thread.is_stalled().then_some(thread.manifest.thread_id))?)
     }
 
     /// Settles the children of a thread, and of its predecessors, that no live process has: they look active, money is reserved for them, and
@@ -168,6 +161,47 @@ impl HeldThread {
     }
 }
 
+/// Settles a run whose process is gone: the thread is suspended until it is resumed. The outcome of a call that spawned a child needs no
+/// decision: it is the outcome of the child, which lives on without its parent.
+pub(crate) fn settle_lost(held: &mut HeldThread) -> Result<()> {
+    let lost = held.fold.manifest().run_id.clone();
+    let open = held.fold.conversation.open().to_vec();
+    let is_unknown = |call: &OpenCall| {
+        let known = held.fold.call(&call.id);
+        known.is_some_and(|known| known.intent.is_some() && known.outcome.is_none() && known.child.is_none())
+    };
+    let mut unknown: Vec<_> = open.into_iter().filter(is_unknown).collect();
+    held.end_begun(unknown.iter().map(|call| &call.id));
+    // Only calls that the thread can't continue without need a decision.
+    unknown.retain(OpenCall::suspends);
+    let reason = if unknown.is_empty() { SuspendReason::Error } else { SuspendReason::OutcomeUnknown };
+    let calls = unknown.into_iter().map(|call| call.id).collect();
+    let suspended = Suspended { calls, ..Suspended::because(reason, Suspended::PROCESS_LOST) };
+    held.delta.events.push(Event::Suspended(suspended));
+    let charged = held.settle_lost_calls(lost.as_ref())?;
+    // A stop of the dead run is not meant for the next one.
+    held.answer_stops(Verdict::Unchanged)?;
+    let used = &held.fold.meter().active;
+    let beat = match held.taken_from() {
+        Some(owner) => held.engine.store.last_beat(owner)?,
+        None => None,
+    };
+    let meta = lost.as_ref().and_then(|run| held.fold.run(run)).map(|run| {
+        let ran = run.updated_at.as_micros().saturating_sub(run.created_at.as_micros()) / 1000;
+        let ran_on = heartbeat::ran_on_ms(beat, run.updated_at, held.engine.clock.now());
+        let duration_ms = u64::try_from(ran).unwrap_or(0).saturating_add(ran_on);
+        let mut cost = Cost { duration_ms, ..used.clone() };
+        cost.add(&Cost { spend: charged, spend_unknown: charged, ..Cost::default() });
+        RunMeta {
+            status: RunStatus::Waiting,
+            termination_code: Some(Suspended::PROCESS_LOST.to_owned()),
+            cost: Some(cost),
+            ..run.meta.clone()
+        }
+    });
+    held.commit(Reason::RunFinished, RunContext { run: lost, meta, turn: None }).map(|_| ())
+}
+
 /// Suspends a successor that has not begun, as a thread whose run was lost before it did anything. After a crash between the two commits it
 /// is exactly that.
 fn suspend_unstarted(held: &mut HeldThread) -> Result<()> {
@@ -175,7 +209,7 @@ fn suspend_unstarted(held: &mut HeldThread) -> Result<()> {
     let meta = RunMeta::started(held.fold.manifest().agent_id.clone(), RECOVERY).under_lease();
     let of = RunContext { run: Some(run), meta: Some(meta), turn: None };
     held.commit(Reason::Lifecycle, of)?;
-    run::settle_lost(held)
+    settle_lost(held)
 }
 
 /// The children of a chain that look active. A child that was continued is found as its successor, which has the same parent.
@@ -185,15 +219,7 @@ fn unsettled(store: &dyn Store, parent: &ThreadId) -> Result<Vec<Manifest>> {
         for status in [Status::Created, Status::Running] {
             let parent_id = Some(link.manifest.thread_id.clone());
             let filter = Filter { status: Some(status), parent_id, ..Filter::default() };
-            let mut after = None;
-            loop {
-                let page = store.list(&filter, after, PAGE)?;
-                found.extend(page.items.into_iter().map(|child| child.manifest));
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
-            }
+            found.extend(listed(store, &filter, |child| Some(child.manifest))?);
         }
     }
     Ok(found)

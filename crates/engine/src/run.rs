@@ -21,20 +21,18 @@ use futures_util::future::select;
 use selvedge_model::account::Posting;
 use selvedge_model::answer::{Answer, Attempt, Blobs, Session};
 use selvedge_model::blocking::BoxFuture;
-use selvedge_model::event::{HandoffReason, InjectedPlace, SuspendReason, Suspended};
-use selvedge_model::limits::Cost;
+use selvedge_model::event::{HandoffReason, InjectedPlace};
 use selvedge_model::message::Block;
 use selvedge_model::run::{Failure, FailureClass, PromptPart};
 use selvedge_model::{
-    CallId, Cancel, Classify, Digest, Draft, Event, Message, ModelError, Prompt, Reason, Role, RunMeta, RunStatus,
-    ThreadId, Timestamp, Verdict,
+    CallId, Cancel, Classify, Digest, Draft, Event, Message, ModelError, Prompt, Reason, Role, RunMeta, ThreadId,
+    Timestamp, Verdict,
 };
 use selvedge_store::Error as StoreError;
 use tokio::time::timeout;
 
 use crate::answer_size::{PARTIAL_BYTES_MAX, bounded};
 use crate::calls::{InFlight, PreparedCall};
-use crate::conversation::OpenCall;
 use crate::decide::ending::Failed;
 use crate::decide::hooks::HookMemory;
 use crate::decide::{Commit, Inbox, Live, Look, Outcome, Rules, Step, Turn, With, decide};
@@ -45,7 +43,6 @@ use crate::error::{Error, Result};
 use crate::events::{NoticeKind, RunEvent};
 use crate::grace::{TimeLimit, within_grace};
 use crate::graph;
-use crate::heartbeat;
 use crate::held::{HeldThread, OtherThreads, RunContext};
 use crate::outcome;
 use crate::run_config::RunConfig;
@@ -513,45 +510,4 @@ impl Blobs for ThreadBlobs<'_> {
         // It is polled by its run, which may block for a moment.
         Box::pin(async { self.engine.store.blob(self.thread, blob).map_err(|error| error.to_string()) })
     }
-}
-
-/// Settles a run whose process is gone: the thread is suspended until it is resumed. The outcome of a call that spawned a child needs no
-/// decision: it is the outcome of the child, which lives on without its parent.
-pub(crate) fn settle_lost(held: &mut HeldThread) -> Result<(), Error> {
-    let lost = held.fold.manifest().run_id.clone();
-    let open = held.fold.conversation.open().to_vec();
-    let is_unknown = |call: &OpenCall| {
-        let known = held.fold.call(&call.id);
-        known.is_some_and(|known| known.intent.is_some() && known.outcome.is_none() && known.child.is_none())
-    };
-    let mut unknown: Vec<_> = open.into_iter().filter(is_unknown).collect();
-    held.end_begun(unknown.iter().map(|call| &call.id));
-    // Only calls that the thread can't continue without need a decision.
-    unknown.retain(OpenCall::suspends);
-    let reason = if unknown.is_empty() { SuspendReason::Error } else { SuspendReason::OutcomeUnknown };
-    let calls = unknown.into_iter().map(|call| call.id).collect();
-    let suspended = Suspended { calls, ..Suspended::because(reason, "process_lost") };
-    held.delta.events.push(Event::Suspended(suspended));
-    let charged = held.settle_lost_calls(lost.as_ref())?;
-    // A stop of the dead run is not meant for the next one.
-    held.answer_stops(Verdict::Unchanged)?;
-    let used = &held.fold.meter().active;
-    let beat = match held.taken_from() {
-        Some(owner) => held.engine.store.last_beat(owner)?,
-        None => None,
-    };
-    let meta = lost.as_ref().and_then(|run| held.fold.run(run)).map(|run| {
-        let ran = run.updated_at.as_micros().saturating_sub(run.created_at.as_micros()) / 1000;
-        let ran_on = heartbeat::ran_on_ms(beat, run.updated_at, held.engine.clock.now());
-        let duration_ms = u64::try_from(ran).unwrap_or(0).saturating_add(ran_on);
-        let mut cost = Cost { duration_ms, ..used.clone() };
-        cost.add(&Cost { spend: charged, spend_unknown: charged, ..Cost::default() });
-        RunMeta {
-            status: RunStatus::Waiting,
-            termination_code: Some("process_lost".to_owned()),
-            cost: Some(cost),
-            ..run.meta.clone()
-        }
-    });
-    held.commit(Reason::RunFinished, RunContext { run: lost, meta, turn: None }).map(|_| ())
 }

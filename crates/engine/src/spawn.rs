@@ -13,7 +13,6 @@
 //!   money than its parent has left, less a share that the parent keeps; what it gets less than it asked for is in the result.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use selvedge_items::capability::{Capabilities, Capability};
 use selvedge_model::account::Posting;
@@ -28,7 +27,6 @@ use selvedge_model::{
 };
 use selvedge_store::{Error as StoreError, Summary};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use crate::child_slots::Slot;
 use crate::decide::ending::over;
@@ -40,9 +38,6 @@ use crate::ledger::Book;
 use crate::outcome::{Outcome, get_status};
 use crate::run_config::RunConfig;
 use crate::thread_state::started_for;
-
-/// How long a child waits before the number of running children is read again after an error.
-const SLOT_RETRY: Duration = Duration::from_millis(500);
 
 /// How many levels of threads a hook can start: so hooks that start threads whose hooks start threads come to an end.
 const HOOK_DEPTH: u64 = 1;
@@ -316,15 +311,7 @@ impl Child {
     /// Waits for a slot among the children of its parent.
     pub(crate) async fn wait_for_slot(&mut self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) {
         let process = self.launched.as_ref().and_then(|launched| launched.process());
-        // As long as the number of running children can't be read, it waits.
-        let slot = loop {
-            match engine.take_slot(&self.thread, process.clone(), spawning.at_once, cancel).await {
-                Ok(slot) => break slot,
-                Err(_) if cancel.said().is_some() => break Slot::Stopped,
-                Err(_) => _ = timeout(SLOT_RETRY, cancel.stopped()).await,
-            }
-        };
-        self.slot = Some(slot);
+        self.slot = Some(engine.take_slot(&self.thread, process, spawning.at_once, cancel).await);
     }
 
     async fn run(self, engine: &Engine, spawning: &Spawning, cancel: &Cancel) -> Output {
@@ -413,7 +400,7 @@ impl Engine {
         }
         if let Some(why) = end.suspended.as_ref().filter(|_| end.status == Status::Suspended) {
             // A child that is suspended stays so; one whose process was lost is resumed.
-            let is_lost = why.reason == SuspendReason::Error && why.code.as_deref() == Some("process_lost");
+            let is_lost = why.reason == SuspendReason::Error && why.is_process_lost();
             return if is_lost { Ok(None) } else { Ok(Some(child_result(&self.child_outcome(thread)?))) };
         }
         // A process that is about to run it is ended, so that it does not run beside the next one. What it did by then is in the log.

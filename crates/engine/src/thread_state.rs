@@ -2,14 +2,18 @@
 //!
 //! Everything here only reads: it is what people, programs and agents get, through the library, the CLI or HTTP.
 
+use std::cmp::Reverse;
+
 use selvedge_log::Trust;
 use selvedge_model::event::Process;
+use selvedge_model::tool::Processes;
 use selvedge_model::{DirectiveId, Manifest, OwnerId, RunId, Status, ThreadId, Timestamp};
 use selvedge_store::{Error as StoreError, Filter, Store, Summary};
 use serde::Serialize;
 
 use crate::error::Result;
 use crate::fold::Fold;
+use crate::wait::is_about_to_run;
 
 /// How many threads are read at a time.
 const PAGE: usize = 200;
@@ -110,7 +114,7 @@ pub(crate) fn holder(store: &dyn Store, thread: &ThreadId) -> Result<Option<Owne
     }
 }
 
-/// A thread that a live process runs.
+/// A thread that a live process runs, or is about to run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Active {
     /// The thread.
@@ -121,15 +125,29 @@ pub struct Active {
     pub title: Option<String>,
     /// Its parent.
     pub parent_id: Option<ThreadId>,
-    /// The active run.
+    /// The active run; none if it is about to begin.
     pub run_id: Option<RunId>,
-    /// The process that runs it.
-    pub holder: OwnerId,
+    /// The process that runs it; none if a process was started for it and does not hold it yet.
+    pub holder: Option<OwnerId>,
     /// When it last committed.
     pub updated_at: Timestamp,
 }
 
-/// The threads that live processes run.
+impl From<Summary> for Active {
+    fn from(Summary { manifest, holder, .. }: Summary) -> Self {
+        Self {
+            thread_id: manifest.thread_id,
+            directive: manifest.directive,
+            title: manifest.title,
+            parent_id: manifest.parent_id,
+            run_id: manifest.run_id,
+            holder,
+            updated_at: manifest.updated_at,
+        }
+    }
+}
+
+/// The threads that live processes run, or are about to run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ActiveThreads {
     /// Always true, even if there are none.
@@ -140,30 +158,50 @@ pub struct ActiveThreads {
     pub count: usize,
 }
 
-/// The threads that live processes run, in any process.
-pub fn list_active(store: &dyn Store) -> Result<ActiveThreads> {
-    let running = Filter { status: Some(Status::Running), ..Filter::default() };
-    let mut active_threads = Vec::new();
-    let mut after = None;
-    loop {
-        let page = store.list(&running, after, PAGE)?;
-        for Summary { manifest, holder, .. } in page.items {
-            if let Some(holder) = holder {
-                active_threads.push(Active {
-                    thread_id: manifest.thread_id,
-                    directive: manifest.directive,
-                    title: manifest.title,
-                    parent_id: manifest.parent_id,
-                    run_id: manifest.run_id,
-                    holder,
-                    updated_at: manifest.updated_at,
-                });
+/// The threads that live processes run, in any process, and the children that they are about to run: a child is listed from the moment on at
+/// which its parent has started it.
+pub fn list_active(store: &dyn Store, trust: &Trust, processes: &dyn Processes) -> Result<ActiveThreads> {
+    let mut found = Vec::new();
+    for status in [Status::Created, Status::Running] {
+        let filter = Filter { status: Some(status), ..Filter::default() };
+        let mut after = None;
+        loop {
+            let page = store.list(&filter, after, PAGE)?;
+            for thread in page.items {
+                let is_active = if status == Status::Running {
+                    thread.holder.is_some()
+                } else {
+                    thread.manifest.parent_id.is_some() && is_about_to_run(store, trust, processes, &thread)?
+                };
+                if is_active {
+                    found.push(thread);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
             }
         }
+    }
+    found.sort_by_key(|thread| Reverse(thread.manifest.created_at));
+    let active_threads: Vec<Active> = found.into_iter().map(Active::from).collect();
+    Ok(ActiveThreads { success: true, count: active_threads.len(), active_threads })
+}
+
+/// What `of` makes of all threads that a filter finds, page by page, newest first.
+pub(crate) fn listed<T>(
+    store: &dyn Store,
+    filter: &Filter,
+    of: impl Fn(Summary) -> Option<T>,
+) -> selvedge_store::Result<Vec<T>> {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.list(filter, after, PAGE)?;
+        found.extend(page.items.into_iter().filter_map(&of));
         after = page.next;
         if after.is_none() {
-            let count = active_threads.len();
-            return Ok(ActiveThreads { success: true, active_threads, count });
+            return Ok(found);
         }
     }
 }

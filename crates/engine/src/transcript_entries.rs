@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use selvedge_log::Trust;
-use selvedge_model::event::{Fields, NewThread, SuspendReason};
+use selvedge_model::event::{DecisionAction, Fields, NewThread, SuspendReason};
 use selvedge_model::limits::Cost;
 use selvedge_model::message::{Block, Visibility};
 use selvedge_model::{AgentId, CallId, Digest, DirectiveId, Event, Message, Role, ThreadId, Timestamp};
@@ -88,8 +88,8 @@ pub enum EntryKind {
         call_id: CallId,
         /// Who.
         who: String,
-        /// What: `approve`, `edit`, `deny`, `done`, `not_done`, `unknown`.
-        action: String,
+        /// What was decided.
+        action: DecisionAction,
         /// Why.
         reason: Option<String>,
     },

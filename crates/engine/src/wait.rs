@@ -461,6 +461,16 @@ fn see(registry: &Registry<'_>, mut summary: Summary) -> Result<Option<ThreadVie
     }
 }
 
+/// Whether a live process is about to run a thread that has not run.
+pub(crate) fn is_about_to_run(
+    store: &dyn Store,
+    trust: &Trust,
+    processes: &dyn Processes,
+    thread: &Summary,
+) -> Result<bool> {
+    may_be_started(&Registry { store, trust, processes, own: None }, thread).map(|(is_held, _)| is_held)
+}
+
 /// Whether a live process has a thread that has not run, or is to run it: the process that was started for it, the holder of the thread
 /// it continues, or the holder of its parent, which waits for it. And what can end the wait for it.
 fn may_be_started(registry: &Registry<'_>, thread: &Summary) -> Result<(bool, EndsBy)> {

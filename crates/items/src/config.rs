@@ -39,6 +39,7 @@ mod shape;
 mod state_keys;
 pub mod state_persistence;
 mod stops;
+mod web;
 
 use selvedge_log::hash::sha256;
 use selvedge_model::digest::Digest;
@@ -70,6 +71,7 @@ pub use run::{Runs, Unsigned};
 pub use schema::{schema, schemas};
 pub use state_persistence::StatePersistence;
 pub use stops::Stops;
+pub use web::Web;
 
 /// The configuration.
 #[derive(Clone, Debug)]
@@ -90,6 +92,8 @@ pub struct Config {
     pub embeddings: Embeddings,
     /// Patterns of secrets.
     pub redaction: Redaction,
+    /// What `web.fetch` may reach.
+    pub web: Web,
     /// Lifetimes of values in a state.
     pub scopes: Scopes,
     /// Handoffs, waiting and concurrency of threads.
@@ -155,6 +159,7 @@ impl Config {
             models: read(&loaded, "models", models::read)?,
             embeddings: read(&loaded, "embeddings", of)?,
             redaction: read(&loaded, "redaction", of)?,
+            web: read(&loaded, "web", of)?,
             scopes: read(&loaded, "scopes", scopes::read)?,
             coordination: read(&loaded, "coordination", of)?,
             state_persistence: read(&loaded, "state_persistence", |value| {

@@ -23,6 +23,7 @@ pub mod input;
 pub mod interpolate;
 pub mod knowledge;
 pub mod library;
+pub mod mcp;
 pub mod nearest;
 mod read;
 pub mod signature;

@@ -27,7 +27,9 @@ pub use calls::{
 };
 pub use injected::{Injected, Place as InjectedPlace};
 pub use integrity::{BlobErased, Checkpoint, KeyRotated, LostVersions, Recovery};
-pub use waiting::{Ask, Decision, Probed, ProcessFate, ReconcileAnswer, ResumeMode, SuspendReason, Suspended};
+pub use waiting::{
+    Ask, Decision, DecisionAction, Probed, ProcessFate, ReconcileAnswer, ResumeMode, SuspendReason, Suspended,
+};
 
 /// An object whose fields are defined by its writer.
 pub type Fields = Map<String, Value>;

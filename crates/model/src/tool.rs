@@ -5,6 +5,7 @@
 //! [`Tool::reconcile`] is asked for the outcome of a call that has a recorded intent and no recorded outcome.
 
 mod function;
+mod mcp;
 mod sandbox;
 
 use std::future::Future;
@@ -22,6 +23,7 @@ use crate::patch::Patch;
 use crate::path::Path;
 
 pub use function::Function;
+pub use mcp::{McpLaunch, McpServerSpec, McpToken, McpToolDefinition};
 pub use sandbox::{ReachedLevel, SandboxLevel, SandboxReached, SandboxSpec};
 
 /// The definition of a tool, as it is sent to the model and recorded.

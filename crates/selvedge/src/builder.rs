@@ -235,7 +235,8 @@ impl Builder {
         let defaults = Defaults { agent, model: default_model, limits: self.limits, capabilities, risks };
         let folder = home.project.clone();
         let sandbox = self.sandbox_helper.map(Sandbox::new);
-        let project = Project { library, folder, environment: self.environment, config, models, program, sandbox };
+        let mcp = crate::project::mcp::servers(&folder, &self.environment, sandbox.as_ref());
+        let project = Project { library, folder, environment: self.environment, config, models, program, sandbox, mcp };
         Selvedge::assemble(OpenStore { store, access, notices }, trust, project, keeper, redactor, defaults)
     }
 }

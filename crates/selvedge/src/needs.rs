@@ -9,7 +9,7 @@ use selvedge_engine::ledger::short_above;
 use selvedge_engine::probed::{Dispatched, dispatched};
 use selvedge_log::Trust;
 use selvedge_model::error::{Classify, Kind};
-use selvedge_model::event::{Ask, Decision, Probed, ResumeMode, SuspendReason, Suspended};
+use selvedge_model::event::{Ask, Decision, DecisionAction, Probed, ResumeMode, SuspendReason, Suspended};
 use selvedge_model::message::Block;
 use selvedge_model::{CallId, Clock, Digest, Event, Manifest, Request, Status, ThreadId, Timestamp, shell};
 use selvedge_store::load::each_changeset;
@@ -59,7 +59,7 @@ pub struct Need {
     /// What recovery found, if the outcome is unknown and a later process probed it.
     pub probed: Option<Probed>,
     /// A decision that is queued and not yet applied by the process that holds the thread.
-    pub answered: Option<String>,
+    pub answered: Option<DecisionAction>,
     /// The commands that resolve it.
     pub commands: Vec<String>,
 }
@@ -207,7 +207,7 @@ fn waits_since(store: &dyn Store, thread: &Manifest) -> Timestamp {
 }
 
 /// A queued decision about a call that the process holding the thread has not recorded yet.
-fn left(store: &dyn Store, thread: &ThreadId, fits: impl Fn(&Decision) -> bool) -> Option<String> {
+fn left(store: &dyn Store, thread: &ThreadId, fits: impl Fn(&Decision) -> bool) -> Option<DecisionAction> {
     // Shown only: the process that records it, and has the key, checks its seal.
     let waiting = store.pending(thread).unwrap_or_default();
     let mut decisions = waiting.into_iter().filter_map(|waiting| match waiting.posted.request {

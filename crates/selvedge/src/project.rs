@@ -12,6 +12,7 @@ mod error;
 mod gate;
 mod graph;
 mod hooks;
+pub mod mcp;
 pub mod models;
 mod permissions;
 mod program;
@@ -40,7 +41,7 @@ use selvedge_model::tool::Risk;
 use selvedge_model::{AgentId, Digest, DirectiveId, Embedder, Manifest, NewThread, Run, TaskId, Tool, ToolSpec};
 use selvedge_tools::{
     CommandEnvironment, CommandTool, DeclaredOutput, DirectiveReturn, FileEdit, FileGlob, FileGrep, FileList, FileRead,
-    FileWrite, Folders, Sandbox,
+    FileWrite, Folders, Sandbox, Servers, WebFetch, WebOptions,
 };
 use serde_json::{Map, Value, json};
 
@@ -130,6 +131,8 @@ pub struct Project {
     pub program: Program,
     /// What restricts the processes of tools; without it nothing does.
     pub sandbox: Option<Sandbox>,
+    /// The MCP servers of this process.
+    pub mcp: Servers,
 }
 
 impl Project {
@@ -279,7 +282,7 @@ impl Project {
         let risk_max = terms.acknowledged.iter().copied().max().unwrap_or_default().max(UNACKNOWLEDGED_MAX);
         let Tools { ready: mut tools, mut notices } = self.tools()?;
         let is_unacknowledged =
-            |spec: &&ToolSpec| spec.risk > risk_max && gate::may_call(terms.capabilities, spec).is_ok();
+            |spec: &&ToolSpec| spec.risk > risk_max && gate::may_call(terms.capabilities, spec, &Value::Null).is_ok();
         notices.extend(tools.iter().map(|tool| tool.spec()).filter(is_unacknowledged).map(|spec| {
             let how = "`permissions: {allow: […], acknowledge: [{risk: dangerous, why: …}]}`";
             format!("tool `{}` is dangerous and not offered: acknowledge it with {how}", spec.name)
@@ -369,6 +372,7 @@ impl Project {
                 Err(error) => notices.push(format!("tool `{id}` can't be used: {error}")),
             }
         }
+        tools.extend(self.mcp_tools(&mut notices));
         // The program's own tools have priority: its code relies on them.
         let own = &self.program.tools;
         tools.retain(|other| own.iter().all(|tool| tool.spec().name != other.spec().name));
@@ -386,6 +390,7 @@ impl Project {
             Arc::new(FileList::new(folders.clone())?),
             Arc::new(FileGlob::new(folders.clone())?),
             Arc::new(FileGrep::new(folders)?),
+            Arc::new(WebFetch::new(WebOptions { allowed: self.config.web.allow.clone(), ..WebOptions::default() })?),
         ])
     }
 

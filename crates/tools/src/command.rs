@@ -43,6 +43,9 @@ pub struct CommandEnvironment {
     pub sandbox: Option<Sandbox>,
 }
 
+pub(crate) use argv::find as find_program;
+pub(crate) use envelope::check_value;
+
 /// A command as a tool.
 #[derive(Debug)]
 pub struct CommandTool {

@@ -22,9 +22,11 @@ mod end;
 mod gate;
 mod identity;
 mod run;
+mod serve;
 
 pub use detached::Detached;
 pub use end::ProcessGroups;
 pub(crate) use gate::{Confinement, Gated, ProcessSpec};
 pub(crate) use identity::descendants;
 pub(crate) use run::{EndedProcess, ProcessEnd};
+pub(crate) use serve::{Ends, Serving};

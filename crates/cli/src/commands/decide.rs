@@ -279,7 +279,7 @@ pub(crate) fn tell(
         Recorded::Before => "before",
         Recorded::Queued => "queued",
     };
-    let decision = choice.as_str();
+    let decision = choice.action().as_str();
     if context.output.is_json() {
         let resume_mode = matches!(choice, Choice::Approve(_)).then_some(decided.mode);
         let arguments = arguments_of(choice, decided.mode);

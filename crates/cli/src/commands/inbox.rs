@@ -165,10 +165,10 @@ fn details(need: &Need) -> Vec<String> {
         let word = if need.expired { "expired" } else { "expires" };
         format!("{word} {}", local(expires_at))
     });
-    let answered = need.answered.as_ref().map(|word| {
+    let answered = need.answered.map(|action| {
         let by =
             if need.commands.is_empty() { "the process running the thread will apply it" } else { "not applied yet" };
-        format!("answered ({}): {by}", clean(word))
+        format!("answered ({}): {by}", action.as_str())
     });
     let found_out = need.is_unknown_call().then(|| need.found_out());
     [need.why.as_deref().map(clean), found_out, becomes, time, answered].into_iter().flatten().collect()

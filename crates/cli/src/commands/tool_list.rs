@@ -68,6 +68,7 @@ pub(crate) fn run(Args { why }: Args, context: &Context<'_>) -> Result<()> {
     });
     let mut lines: Vec<ToolEntry> = built_in.collect();
     lines.extend(declared.into_iter().map(|entry| line(entry, &project)));
+    lines.extend(of_servers(&project));
     if context.output.is_json() {
         return lines.iter().try_for_each(|line| context.output.record(line));
     }
@@ -76,6 +77,26 @@ pub(crate) fn run(Args { why }: Args, context: &Context<'_>) -> Result<()> {
     }
     let header = ["TOOL", "FROM", "EFFECT", "RISK", "CAPABILITY", "DESCRIPTION"];
     context.output.text(table(&header, &[], lines.iter().map(row)))
+}
+
+/// The tools of approved MCP servers.
+fn of_servers(project: &Project) -> Vec<ToolEntry> {
+    let (servers, _) = project.mcp_servers();
+    let layer_of = |name: &str| {
+        let server = name.split('.').next().unwrap_or_default();
+        servers
+            .iter()
+            .find(|known| known.declared.spec.name == server)
+            .map_or(Layer::Project, |known| known.declared.layer)
+    };
+    let tools = project.tools().map(|tools| tools.ready).unwrap_or_default();
+    let offered = tools.iter().filter(|tool| tool.spec().capability.starts_with("tool.mcp."));
+    let entries = offered.map(|tool| {
+        let spec = tool.spec().clone();
+        let entry = Entry { id: format!("{MCP}{}", spec.name), layer: layer_of(&spec.name), hidden: false, link: None };
+        ToolEntry { entry, tool: Some(spec), error: None, sandbox: tool.sandbox() }
+    });
+    entries.collect()
 }
 
 fn line(entry: Entry, project: &Project) -> ToolEntry {

@@ -402,7 +402,7 @@ fn a_family_can_be_exported_whole_or_in_part() {
     }
     let shown = theirs.run(&["budget", &child, "--verify"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
-    assert!(shown.stdout.contains("what is left of its limit is not known"), "{shown:?}");
+    assert!(shown.stdout.contains("what is left of its limit is unknown"), "{shown:?}");
     assert!(!shown.stdout.contains('✓') && !shown.stderr.contains("repair"), "{shown:?}");
     // The rest: everything is as it was.
     let rest = theirs.run(&["import", &file(&parent), "--json"]);

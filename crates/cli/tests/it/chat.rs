@@ -153,7 +153,7 @@ fn of_several_agents_one_must_be_named_and_the_last_one_is_remembered() {
 fn a_conversation_that_waits_for_nothing_has_nothing_to_resume() {
     let sandbox = project();
     for (line, said) in
-        [("/resume\n", "your next message continues"), ("/raise turns=50\n", "when the conversation has reached it")]
+        [("/resume\n", "your next message continues"), ("/raise turns=50\n", "the conversation has reached no limit")]
     {
         let ran = chat(&sandbox, &["--json"], &format!("hello\n{line}"));
         let error = ran.error_beside_data(2, "usage");

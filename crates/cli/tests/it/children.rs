@@ -279,6 +279,21 @@ fn a_child_whose_process_died_before_it_started_is_settled_when_its_parent_resum
     assert_eq!(sandbox.run(&["verify", "--all"]).code, Some(0));
 }
 
+/// `spawn_thread` said `running`, and `list_active` right after it did not list the child: its process had not begun the run yet.
+#[test]
+fn a_child_is_listed_as_active_from_its_start_on() {
+    let script = format!(
+        "turns:\n  - {{ calls: [{SPAWN_ASYNC}] }}\n  - {{ calls: [{{ tool: list_active }}] }}\n  - {{ say: \"Heard: {{result}}\", repeat: forever }}\n"
+    );
+    let sandbox = family(&script, SLEEPS);
+    let ran = sandbox.run(&RUN);
+    let child = id(&of_status(&sandbox, "child")[0]);
+    let heard = ran.records().pop().unwrap()["result"].as_str().unwrap().to_owned();
+    assert!(heard.contains(&child) && heard.contains("\"count\":2"), "{heard}");
+    put(&sandbox, "fast", "");
+    assert_eq!(sandbox.run(&["wait", &child]).code, Some(0));
+}
+
 #[test]
 fn an_agent_sees_threads_of_other_processes_and_stops_only_its_descendants() {
     let sandbox = family(&calling(SPAWN_ASYNC), PAYS);

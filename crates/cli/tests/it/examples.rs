@@ -16,6 +16,13 @@ const PRICE: &str = "price: { input_per_million_tokens: 1, output_per_million_to
 const LONG_REPORT: &str = "name: weather\ndescription: The weather.\ncommand: [sh, -c, \"echo rain; head -c 40000 /dev/zero | tr '\\\\0' x\"]\nenvironment: [PATH]\nclass: pure\n";
 
 /// The project that the examples speak of, with two files that another command made. Gives the words that differ from run to run.
+/// An MCP server without tools.
+const SERVER: &str = r#"while read -r line; do
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  printf '{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"tools":[]}}\n' "$id"
+done
+"#;
+
 fn world() -> (Sandbox, Vec<(&'static str, String)>) {
     let sandbox = Sandbox::new();
     for (file, text) in [
@@ -32,6 +39,8 @@ fn world() -> (Sandbox, Vec<(&'static str, String)>) {
             ".ai/tools/send.yaml",
             "name: send\ndescription: Sends.\ncommand: [sh, -c, \"kill -9 $$\"]\nenvironment: [PATH]\n",
         ),
+        (".ai/config/agent/mcp.yaml", "servers:\n  hello: { command: [sh, server.sh], environment: [PATH] }\n"),
+        ("server.sh", SERVER),
         (".ai/config/agent/approvals.yaml", "rules: [{ id: money, tool: pay, action: ask }]\n"),
         ("payday.yaml", "turns:\n  - calls: [{ tool: pay }]\n  - { say: Done., repeat: forever }\n"),
         ("transfer.yaml", "turns:\n  - calls: [{ tool: send, id: call_9 }]\n  - { say: Done., repeat: forever }\n"),
@@ -71,6 +80,7 @@ fn world() -> (Sandbox, Vec<(&'static str, String)>) {
 fn before(command: &str) -> &'static str {
     match command {
         "restore" => "rm -r .ai",
+        "mcp check" => "selvedge mcp approve hello",
         "keys revoke" => "selvedge keys trust ben.pem --owner ben",
         "keys export" => "rm me.pem",
         _ => "true",

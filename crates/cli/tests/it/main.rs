@@ -38,6 +38,8 @@ mod limits;
 mod log;
 mod maintenance;
 mod many_children;
+mod mcp;
+mod mcp_servers;
 mod models;
 mod newcomer;
 mod nova;

@@ -212,7 +212,7 @@ fn changesets_of_other_programs_are_taken_from_the_record() {
         (&json!(true), &json!(0), &json!(2))
     );
     let screen = sandbox.run(&["replay", &thread]);
-    assert!(screen.stdout.starts_with("nothing in "), "{screen:?}");
+    assert!(screen.stdout.starts_with("no changeset of "), "{screen:?}");
     replay(&sandbox, &thread, &["--from", "9"]).error(3, "version_not_found");
     replay(&sandbox, "missing", &[]).error(3, "thread_not_found");
 }

@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use selvedge_items::config::Wait;
 use selvedge_log::hash::sha256;
-use selvedge_model::event::{Ask, Decision, EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent};
+use selvedge_model::event::{
+    Ask, Decision, DecisionAction, EffectClass, Fields, Process, SuspendReason, Suspended, ToolIntent,
+};
 use selvedge_model::fold::{CallState as Known, Spawned};
 use selvedge_model::tool::{Call, Output, SandboxReached};
 use selvedge_model::{CallId, Event, Reason, Timestamp, Tool, ToolKind, ToolSpec};
@@ -459,17 +461,19 @@ fn key_of(fold: &Fold, call: &CallId) -> String {
 /// The result of a call by a person's decision about its outcome.
 fn decided(known: &Known) -> Option<Output> {
     let decision = known.decisions.iter().rev().find(|decision| !decision.is_word())?;
-    match decision.action.as_str() {
-        "done" => Some(Output { content: decision.result.clone().unwrap_or(json!("done")), ..Output::default() }),
-        "unknown" => {
+    match decision.action {
+        DecisionAction::Done => {
+            Some(Output { content: decision.result.clone().unwrap_or(json!("done")), ..Output::default() })
+        }
+        DecisionAction::Unknown => {
             Some(Output::error("it is unknown whether this call was executed; find out before making it again"))
         }
-        _ => None,
+        DecisionAction::NotDone | DecisionAction::Approve | DecisionAction::Edit | DecisionAction::Deny => None,
     }
 }
 
 fn is_not_done(known: &Known) -> bool {
-    known.decisions.iter().any(|decision| decision.action == "not_done")
+    known.decisions.iter().any(|decision| decision.action == DecisionAction::NotDone)
 }
 
 /// The plan for a call that a rule denies.

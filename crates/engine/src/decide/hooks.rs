@@ -67,7 +67,7 @@ pub(crate) struct HookMemory {
 impl HookMemory {
     /// Of a run that begins, with a message of a user or without.
     pub(crate) fn new(suspended: Option<&Suspended>, has_message: bool) -> Self {
-        let is_after_loss = suspended.is_some_and(|suspended| suspended.code.as_deref() == Some("process_lost"));
+        let is_after_loss = suspended.is_some_and(Suspended::is_process_lost);
         Self {
             is_after_loss,
             resumed: suspended.cloned(),

@@ -3,7 +3,7 @@
 use selvedge_log::Signer;
 use selvedge_model::answer::{Answer, Drafts, Prompt};
 use selvedge_model::event::Process;
-use selvedge_model::{AgentId, Model, ModelError, ToolError};
+use selvedge_model::{AgentId, Model, ModelError, NewThread, ToolError};
 use selvedge_store::conformance::support::{ScriptedClock, SeededIds};
 use selvedge_store::memory::MemoryStore;
 

@@ -25,6 +25,7 @@ use selvedge_store::{Error, Filter, Result, Store};
 
 use crate::chain;
 use crate::ledger::differences::{differences, other_parent};
+use crate::thread_state::listed;
 pub use unavailable::{Cause, Unavailable, cause};
 use unavailable::{deleted, not_in_store};
 
@@ -245,16 +246,7 @@ fn below(store: &dyn Store, roots: Vec<AccountId>) -> Result<BTreeSet<ThreadId>>
 }
 
 fn every_thread(store: &dyn Store) -> Result<Vec<ThreadId>> {
-    let mut found = Vec::new();
-    let mut after = None;
-    loop {
-        let page = store.list(&Filter::default(), after, 100)?;
-        found.extend(page.items.into_iter().map(|summary| summary.manifest.thread_id));
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(found),
-        }
-    }
+    listed(store, &Filter::default(), |found| Some(found.manifest.thread_id))
 }
 
 /// Collects the records of logs.

@@ -13,7 +13,7 @@ use selvedge_items::config::{Class, ErrorClass};
 use selvedge_log::hash::sha256;
 use selvedge_log::{Signer, Trust};
 use selvedge_model::blocking::wait;
-use selvedge_model::event::{Decision, Event, ManifestChanged, ResumeMode};
+use selvedge_model::event::{Decision, DecisionAction, Event, ManifestChanged, ResumeMode};
 use selvedge_model::message::Block;
 use selvedge_model::run::FailureClass;
 use selvedge_model::tool::Started;
@@ -561,7 +561,7 @@ fn request(thread: &ThreadId, step: &RecordedChangeset) -> Posted {
 fn decision_about_nothing() -> Decision {
     // One character is a valid call id.
     let call_id = CallId::new("-").unwrap_or_else(|error| unreachable!("{error}"));
-    let action = Decision::DENY.to_owned();
+    let action = DecisionAction::Deny;
     let who = String::new();
     let resume_mode = ResumeMode::default();
     Decision { call_id, action, who, action_hash: None, reason: None, result: None, resume_mode }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_log::Trust;
 use selvedge_log::scan::ScannedChangeset;
-use selvedge_model::event::{Checkpoint, LineOrder};
+use selvedge_model::event::{Checkpoint, LineOrder, Suspended};
 use selvedge_model::{CallId, Changeset, Event, LogId, Reason, RunId, RunMeta, ThreadId, Timestamp};
 use selvedge_store::load::each_changeset;
 use selvedge_store::{Logs, Result};
@@ -140,7 +140,7 @@ impl RecordedChangeset {
 
     /// Whether it settles a run whose process was lost.
     pub(crate) fn is_lost(&self) -> bool {
-        self.code() == Some("process_lost")
+        self.code() == Some(Suspended::PROCESS_LOST)
     }
 
     /// How long the model call in it took, if there was one.

@@ -11,7 +11,7 @@ use selvedge_engine::run_config::NeededApproval;
 use selvedge_engine::{Choice, Input, Outcome, Permission, Recorded, RunConfig};
 use selvedge_items::config::{ResumeMode, Wait};
 use selvedge_log::Line;
-use selvedge_model::event::{Decision, EffectClass, SuspendReason};
+use selvedge_model::event::{Decision, DecisionAction, EffectClass, SuspendReason};
 use selvedge_model::message::Block;
 use selvedge_model::{
     Batch, Call, CallId, Cancel, Changeset, Classify, Clock, Digest, Event, Expect, Message, Output, Part, Reason,

@@ -76,10 +76,8 @@ impl Tool for Effect {
     }
 
     fn reconcile(&self, call: &Call, _: &Cancel) -> Reconciled {
-        match self.world.done.lock().unwrap().contains_key(&call.key) {
-            true => Reconciled::Done(answer(call)),
-            false => Reconciled::NotDone,
-        }
+        let is_done = self.world.done.lock().unwrap().contains_key(&call.key);
+        if is_done { Reconciled::Done(answer(call)) } else { Reconciled::NotDone }
     }
 }
 
@@ -450,7 +448,7 @@ nodes:
         let cancel = Cancel::new();
         let mut pay = effect("pay", &world);
         let stop = cancel.clone();
-        pay.meanwhile = Arc::new(move |_| _ = stop.say(Stop::Cancelled));
+        pay.meanwhile = Arc::new(move |_| stop.say(Stop::Cancelled));
         let work = walker(text, vec![echo(), Arc::new(pay)]);
         let thread = create(&harness, &work);
         if matches!(kind, "wait" | "gate") {

@@ -399,7 +399,7 @@ fn threads_that_run_in_any_process_are_listed_and_stalled_ones_are_not() {
     drop(doomed);
     append(&store, &idle, finishes("r1", "natural"));
     let listed = |store: &MemoryStore| {
-        let active = list_active(store).unwrap();
+        let active = list_active(store, &trust(), &NoProcesses::default()).unwrap();
         assert_eq!(active.count, active.active_threads.len());
         active.active_threads.into_iter().map(|active| active.thread_id).collect::<Vec<_>>()
     };
@@ -409,7 +409,15 @@ fn threads_that_run_in_any_process_are_listed_and_stalled_ones_are_not() {
     let shown = get_status(&store, &trust(), &elsewhere).unwrap();
     assert_eq!((shown.status, shown.holder), (ThreadState::Is(Status::Running), Some(running.lease.owner.clone())));
     running.end("r1", "natural");
-    assert_eq!(listed(&store), [here]);
+    assert_eq!(listed(&store), std::slice::from_ref(&here));
+    // A child that its parent has started and that has not run yet; one whose parent is not held has nothing that would run it.
+    let child = id::<ThreadId>("child");
+    store.commit(Batch::of(birth(&child, NewThread { parent_id: Some(here.clone()), ..new_thread() }))).unwrap();
+    let left = id::<ThreadId>("left");
+    store.commit(Batch::of(birth(&left, NewThread { parent_id: Some(idle.clone()), ..new_thread() }))).unwrap();
+    let mut found = listed(&store);
+    found.sort();
+    assert_eq!(found, [child, here]);
     let missing = get_status(&store, &trust(), &id("missing")).unwrap();
     assert_eq!(missing.status, ThreadState::NotFound);
 }

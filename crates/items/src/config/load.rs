@@ -178,8 +178,11 @@ impl Loader<'_> {
         let path = self.name(&file);
         let is_known = |section: &Section| section.place == file.place || section.older_place == Some(&file.place);
         let is_extended = self.seen.contains(&path);
-        // Hooks are executed, so they are read and judged like items.
-        if is_extended || file.place == "agent/hooks.yaml" || SECTIONS.iter().any(is_known) {
+        // Hooks and MCP servers are executed, so they are read and judged like items.
+        if is_extended
+            || ["agent/hooks.yaml", "agent/mcp.yaml"].contains(&file.place.as_str())
+            || SECTIONS.iter().any(is_known)
+        {
             return;
         }
         let ours = OTHER_NAMES.iter().find(|(other, _)| *other == name).map_or(name, |(_, ours)| *ours);

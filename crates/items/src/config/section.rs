@@ -3,7 +3,7 @@
 use super::shape::Key;
 use super::{
     approvals, coordination, embeddings, errors, limits, models, redaction, run, scopes, state_keys, state_persistence,
-    stops,
+    stops, web,
 };
 
 use crate::error::Flaw;
@@ -108,6 +108,7 @@ pub(super) const SECTIONS: &[Section] = &[
         built_in!("redaction"),
         "Patterns of secrets, which never reach a log.",
     ),
+    agent("web", "agent/web.yaml", web::KEYS, built_in!("web"), "What `web.fetch` may reach."),
     agent("scopes", "agent/scopes.yaml", scopes::KEYS, built_in!("scopes"), "Lifetimes of values in a thread's state."),
     Section {
         name: "coordination",

@@ -20,7 +20,8 @@ impl Lines {
             while let Some(item) = rest.strip_prefix("- ") {
                 let inner = item.trim_start_matches(' ');
                 indent += rest.len() - inner.len();
-                rest = inner;
+                // The first key of an entry in flow style.
+                rest = inner.strip_prefix('{').map_or(inner, str::trim_start);
             }
             let Some(key) = key_of(rest) else { continue };
             open.retain(|(before, _)| *before < indent);

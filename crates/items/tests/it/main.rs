@@ -5,6 +5,7 @@ mod capability;
 mod condition;
 mod config;
 mod directive;
+mod graph;
 mod hostile;
 mod input;
 mod interpolate;

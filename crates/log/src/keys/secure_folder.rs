@@ -8,6 +8,7 @@
 //! - A file appears as a whole or not at all: it is written under a temporary name, synced, and then linked to its own, which fails
 //!   if that name is taken, or renamed over it. When `create`, `replace` or `remove` returns, file and folder entry are
 //!   durable. After a crash a file named `.….tmp` may be left; it is ignored.
+//! - After a sync that failed, a later one proves nothing about the same name: a new name is removed again, and the next attempt makes it anew.
 
 use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Write};
@@ -91,7 +92,11 @@ impl Folder {
                 Err(error) => return Err(FolderError::io(folder, error)),
             }
             let parent = folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(parent).and_then(|f| f.sync_all()).map_err(|e| FolderError::io(parent, e))?;
+            File::open(parent).and_then(|f| f.sync_all()).map_err(|e| {
+                // A later sync would prove nothing about this name: the next attempt makes it again.
+                _ = std::fs::remove_dir(folder);
+                FolderError::io(parent, e)
+            })?;
         }
         Self::open(path, forbidden)
     }
@@ -167,7 +172,11 @@ impl Folder {
             Err(error) => return Err(FolderError::io(path, error)),
         }
         removed.map_err(|e| FolderError::io(self.path_of(&temporary), e))?;
-        self.handle.sync_all().map_err(|e| FolderError::io(&self.path, e))
+        self.handle.sync_all().map_err(|e| {
+            // A later sync would prove nothing about this name: the next attempt makes it again.
+            _ = unlinkat(&self.handle, name, AtFlags::empty());
+            FolderError::io(&self.path, e)
+        })
     }
 
     /// Writes a file with exactly this mode, replacing an existing one: at every moment the name refers to

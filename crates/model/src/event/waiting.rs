@@ -83,6 +83,14 @@ pub enum ReconcileAnswer {
 }
 
 impl Suspended {
+    /// The code of a run whose process died.
+    pub const PROCESS_LOST: &'static str = "process_lost";
+
+    /// Whether the process of its run died.
+    pub fn is_process_lost(&self) -> bool {
+        self.code.as_deref() == Some(Self::PROCESS_LOST)
+    }
+
     /// A suspension with this reason and code, and no other details.
     pub fn because(reason: SuspendReason, code: impl Into<String>) -> Self {
         Self { reason, code: Some(code.into()), current: None, maximum: None, calls: Vec::new(), probed: Vec::new() }
@@ -150,8 +158,8 @@ impl ResumeMode {
 pub struct Decision {
     /// The call.
     pub call_id: CallId,
-    /// What was decided: `approve`, `edit`, `deny`, `done`, `not_done`, `unknown`.
-    pub action: String,
+    /// What was decided.
+    pub action: DecisionAction,
     /// Who decided.
     pub who: String,
     /// The tool, arguments and call that the decision is bound to.
@@ -169,15 +177,43 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// The call may be made as requested.
-    pub const APPROVE: &'static str = "approve";
-    /// The call may be made with other arguments.
-    pub const EDIT: &'static str = "edit";
-    /// The call must not be made.
-    pub const DENY: &'static str = "deny";
-
     /// Whether it approves or denies a call, rather than resolving the outcome of one that was made.
     pub fn is_word(&self) -> bool {
-        matches!(self.action.as_str(), Self::APPROVE | Self::EDIT | Self::DENY)
+        match self.action {
+            DecisionAction::Approve | DecisionAction::Edit | DecisionAction::Deny => true,
+            DecisionAction::Done | DecisionAction::NotDone | DecisionAction::Unknown => false,
+        }
+    }
+}
+
+/// What was decided about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecisionAction {
+    /// It may be made as requested.
+    Approve,
+    /// It may be made with other arguments.
+    Edit,
+    /// It must not be made.
+    Deny,
+    /// It was executed.
+    Done,
+    /// It was not executed.
+    NotDone,
+    /// Whether it was executed can't be known.
+    Unknown,
+}
+
+impl DecisionAction {
+    /// Its name, as recorded.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Approve => "approve",
+            Self::Edit => "edit",
+            Self::Deny => "deny",
+            Self::Done => "done",
+            Self::NotDone => "not_done",
+            Self::Unknown => "unknown",
+        }
     }
 }

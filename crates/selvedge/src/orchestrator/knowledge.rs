@@ -35,33 +35,8 @@ fn needed(verb: &str, id: &str) -> Option<Capability> {
     format!("selvedge.{verb}.knowledge.{}", id.replace('/', ".")).parse().ok()
 }
 
-/// Whether any entry is allowed.
-fn allows_any(capabilities: &Capabilities, verb: &str) -> bool {
-    let all = format!("selvedge.{verb}.knowledge.*").parse::<Capability>();
-    all.is_ok_and(|all| capabilities.iter().any(|token| token.meet(&all).is_some()))
-}
-
 fn may(capabilities: &Capabilities, verb: &str, id: &str) -> bool {
     needed(verb, id).is_some_and(|needed| capabilities.allows(&needed))
-}
-
-/// Whether a thread may make a call of these tools; with null arguments, whether it is offered the tool. Nothing for other tools.
-pub(crate) fn permission(
-    capabilities: &Capabilities,
-    spec: &ToolSpec,
-    arguments: &Value,
-) -> Option<Result<(), String>> {
-    let verb = match spec.name.as_str() {
-        SEARCH | READ => "fetch",
-        WRITE => "sign",
-        _ => return None,
-    };
-    let id = arguments.get("id").and_then(Value::as_str);
-    let (is_allowed, what) = match id.filter(|_| spec.name != SEARCH) {
-        Some(id) => (may(capabilities, verb, id), format!("{verb}.knowledge.{}", id.replace('/', "."))),
-        None => (allows_any(capabilities, verb), format!("{verb}.knowledge.…")),
-    };
-    Some(if is_allowed { Ok(()) } else { Err(format!("the thread has no capability `selvedge.{what}`")) })
 }
 
 /// The definitions of the tools.
@@ -91,10 +66,13 @@ pub(crate) fn specs() -> [ToolSpec; 3] {
     let what = "Writes an entry of knowledge, or replaces one that an agent wrote.";
     let write =
         built_in(WRITE, what, object(properties, json!(["id", "title", "text"])), EffectClass::Idempotent, Risk::Write);
-    [search, read, write].map(|spec| {
-        let verb = if spec.name == WRITE { "sign" } else { "fetch" };
-        ToolSpec { capability: format!("selvedge.{verb}.knowledge.any"), ..spec }
-    })
+    let needs = |spec: ToolSpec, capability: &str| ToolSpec { capability: capability.to_owned(), ..spec };
+    [
+        // It searches whatever may be read.
+        needs(search, "selvedge.fetch.knowledge.{}"),
+        needs(read, "selvedge.fetch.knowledge.{id}"),
+        needs(write, "selvedge.sign.knowledge.{id}"),
+    ]
 }
 
 /// The tools.

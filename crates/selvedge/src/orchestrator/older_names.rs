@@ -15,7 +15,7 @@ use selvedge_model::tool::{Reconciled, Risk, Started, ToolKind};
 use selvedge_model::{Call, Cancel, Tool, ToolError, ToolSpec};
 use serde_json::{Value, json};
 
-use super::{HANDOFF, SPAWN, thread_tools};
+use super::{SPAWN, thread_tools};
 
 /// An older name of thread tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,11 +150,11 @@ impl OlderTool {
     /// The tool that a call stands for, and the call as that tool knows it.
     fn translated(&self, call: &Call) -> Result<(&Arc<dyn Tool>, Call), String> {
         let spec = self.older.spec(&call.arguments)?;
-        if spec.name == HANDOFF {
-            return Err(format!("call the tool `{HANDOFF}` itself: it hands over this thread"));
-        }
         let door = self.doors.iter().find(|door| door.spec().name == spec.name);
         let door = door.ok_or_else(|| format!("there is no tool `{}`", spec.name))?;
+        if door.kind() == ToolKind::Handoff {
+            return Err(format!("call the tool `{}` itself: it hands over this thread", spec.name));
+        }
         let mut arguments = call.arguments.clone();
         if let Value::Object(fields) = &mut arguments {
             fields.remove(OPERATION);

@@ -9,7 +9,7 @@ use selvedge_engine::blobs::READ_TOOL;
 use selvedge_engine::chain::get_chain;
 use selvedge_engine::outcome::{aggregate_results, get_status};
 use selvedge_engine::search::{Query, SearchType, chain_search};
-use selvedge_engine::thread_state::{ThreadState, list_active};
+use selvedge_engine::thread_state::ThreadState;
 use selvedge_engine::transcript::read_transcript;
 use selvedge_model::blocking::{BoxFuture, on_thread};
 use selvedge_model::event::{EffectClass, Process};
@@ -151,12 +151,12 @@ const DEFINITIONS: [Definition; 14] = [
     Definition {
         name: "list_active",
         capability: "tool.threads.list",
-        description: "Lists the threads that are running now, in any process.",
+        description: "Lists the threads that are running now, in any process, and the children that were started and are about to run.",
         input_schema: || json!({"type": "object", "properties": {}, "additionalProperties": false}),
         class: EffectClass::Pure,
         kind: ToolKind::Work,
         risk: Risk::Safe,
-        function: Function::Blocks(|shared, _, _| value(list_active(&**shared.store()))),
+        function: Function::Blocks(|shared, _, _| value(shared.engine.list_active())),
     },
     Definition {
         name: "aggregate_results",

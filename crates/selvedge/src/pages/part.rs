@@ -199,7 +199,7 @@ impl Part {
             }
             Event::Decision(decision) => {
                 let reason = decision.reason.as_ref().map(|why| format!(": {}", words(why))).unwrap_or_default();
-                let (action, who) = (words(&decision.action), words(&decision.who));
+                let (action, who) = (words(decision.action.as_str()), words(&decision.who));
                 self.block(&format!(
                     "*Decision about {}: {action}, by {who}{reason}*",
                     name(decision.call_id.as_str())

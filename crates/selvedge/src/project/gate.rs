@@ -9,8 +9,8 @@ use selvedge_items::capability::{Capabilities, Capability, short};
 use selvedge_items::config::{Action, Approvals};
 use selvedge_model::ToolSpec;
 use selvedge_model::tool::Risk;
+use serde_json::Value;
 
-use crate::orchestrator::knowledge;
 use crate::orchestrator::older_names::Older;
 
 /// Checks in this order; the first denial counts.
@@ -21,7 +21,7 @@ pub(super) fn gate(capabilities: Capabilities, risk_max: Risk, approvals: Approv
         let spec = match Older::named(&spec.name) {
             None => spec,
             Some(found) if arguments.is_null() => {
-                let is_useful = found.specs().any(|spec| may_call(&capabilities, spec).is_ok());
+                let is_useful = found.specs().any(|spec| may_call(&capabilities, spec, arguments).is_ok());
                 if is_useful && older.contains(&spec.name) {
                     return Permission::Allowed;
                 }
@@ -35,22 +35,50 @@ pub(super) fn gate(capabilities: Capabilities, risk_max: Risk, approvals: Approv
                 Err(why) => return Permission::Denied(why),
             },
         };
-        let of_knowledge = knowledge::permission(&capabilities, spec, arguments);
-        match of_knowledge.unwrap_or_else(|| may_call(&capabilities, spec)) {
-            Ok(()) if spec.risk <= risk_max => by_rules(&approvals, spec),
+        match may_call(&capabilities, spec, arguments) {
+            Ok(()) if spec.risk <= risk_max => by_rules(&approvals, &needed(spec, arguments).of(spec)),
             Ok(()) => Permission::Denied(format!("the risk of `{}` is not acknowledged", spec.name)),
             Err(why) => Permission::Denied(why),
         }
     })
 }
 
-/// Whether a thread has the capability that a tool needs; if not, why.
-pub(super) fn may_call(capabilities: &Capabilities, spec: &ToolSpec) -> Result<(), String> {
-    match spec.capability.parse::<Capability>() {
-        Ok(needed) if capabilities.allows(&needed) => Ok(()),
-        Ok(needed) => Err(format!("the thread has no capability `{}`", short(&needed.to_string()))),
-        Err(error) => Err(error.to_string()),
+/// The capability that a call needs.
+struct Needed {
+    token: String,
+    /// Whether any capability below it is enough.
+    is_any_below: bool,
+}
+
+impl Needed {
+    /// The tool, with the capability that this call needs.
+    fn of(self, spec: &ToolSpec) -> ToolSpec {
+        ToolSpec { capability: self.token, ..spec.clone() }
     }
+}
+
+/// The capability that a call of a tool needs. A name in braces at its end stands for that argument, with `.` for each `/`; without the
+/// argument, as when the tool is offered, any capability is enough that one such call would need.
+fn needed(spec: &ToolSpec, arguments: &Value) -> Needed {
+    let Some((before, name)) = spec.capability.strip_suffix('}').and_then(|token| token.split_once('{')) else {
+        return Needed { token: spec.capability.clone(), is_any_below: false };
+    };
+    match arguments.get(name).and_then(Value::as_str) {
+        Some(argument) => Needed { token: format!("{before}{}", argument.replace('/', ".")), is_any_below: false },
+        None => Needed { token: format!("{before}*"), is_any_below: true },
+    }
+}
+
+/// Whether a thread has the capability that a call needs; if not, why.
+pub(super) fn may_call(capabilities: &Capabilities, spec: &ToolSpec, arguments: &Value) -> Result<(), String> {
+    let Needed { token, is_any_below } = needed(spec, arguments);
+    let needed = token.parse::<Capability>().map_err(|error| error.to_string())?;
+    let is_allowed = if is_any_below {
+        capabilities.iter().any(|capability| capability.meet(&needed).is_some())
+    } else {
+        capabilities.allows(&needed)
+    };
+    if is_allowed { Ok(()) } else { Err(format!("the thread has no capability `{}`", short(&needed.to_string()))) }
 }
 
 fn by_rules(approvals: &Approvals, spec: &ToolSpec) -> Permission {
@@ -70,5 +98,32 @@ fn by_rules(approvals: &Approvals, spec: &ToolSpec) -> Permission {
             mode: decision.resume_mode,
             expires_after: decision.expires_after_seconds.map(Duration::from_secs),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use selvedge_model::event::EffectClass;
+    use selvedge_tools::built_in;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_capability_with_an_argument_in_it_is_judged_for_each_call() {
+        let granted = |token: &str| Capabilities::parse([token]).unwrap();
+        let spec = built_in("look_up", "Looks it up.", json!({}), EffectClass::Pure, Risk::Safe);
+        let spec = ToolSpec { capability: "selvedge.fetch.knowledge.{id}".to_owned(), ..spec };
+        let may = |token: &str, arguments: Value| may_call(&granted(token), &spec, &arguments).is_ok();
+        let docs = "selvedge.fetch.knowledge.docs.*";
+        assert!(may(docs, Value::Null) && may(docs, json!({"id": "docs/api"})));
+        for id in ["secret/key", "docs", "", "docs/../secret/key", "*"] {
+            assert!(!may(docs, json!({"id": id})), "{id}");
+        }
+        for other in ["selvedge.sign.knowledge.docs.*", "tool.look_up"] {
+            assert!(!may(other, Value::Null) && !may(other, json!({"id": "docs/api"})), "{other}");
+        }
+        let of_call = needed(&spec, &json!({"id": "docs/api"})).of(&spec);
+        assert_eq!(of_call.capability, "selvedge.fetch.knowledge.docs.api", "rules see what the call needs");
     }
 }

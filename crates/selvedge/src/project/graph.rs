@@ -227,7 +227,7 @@ impl Project {
                 Flaw::new(format!("node `{name}` calls `{tool}`, and there is no such tool")).hint(hint),
             ));
         };
-        Ok(match gate::may_call(allow, spec) {
+        Ok(match gate::may_call(allow, spec, &Value::Null) {
             Ok(()) => None,
             Err(_) => {
                 let capability = spec.capability.parse::<Capability>().map(|token| token.to_string());

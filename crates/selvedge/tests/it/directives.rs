@@ -164,7 +164,7 @@ fn a_tool_of_the_project_takes_precedence_even_if_it_is_invalid() {
     house.write(".ai/tools/a/pay.yaml", &tool);
     let tools = house.project().tools().unwrap();
     let names: Vec<_> = tools.ready.iter().map(|tool| tool.spec().name.as_str()).collect();
-    assert_eq!(names, ["file_read", "file_list", "pay"]);
+    assert_eq!(names, ["file_read", "file_edit", "file_list", "file_glob", "file_grep", "web.fetch", "pay"]);
     assert_eq!(tools.notices.len(), 2, "{:?}", tools.notices);
     assert!(tools.notices.iter().any(|notice| notice.contains("`pay` is not used: `a/pay` has the same name `pay`")));
 }

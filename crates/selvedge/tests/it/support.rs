@@ -149,6 +149,11 @@ impl House {
             models: Models::default(),
             program: Program::default(),
             sandbox: None,
+            mcp: selvedge::tools::Servers::new(selvedge::tools::McpEnvironment {
+                root: self.root.clone(),
+                environment: self.environment.clone(),
+                sandbox: None,
+            }),
         }
     }
 

@@ -97,7 +97,7 @@ fn parts(word: &str) -> Vec<Part> {
 }
 
 /// Finds a program: a path as it is, relative to the working folder; a name in `PATH`.
-pub(super) fn find(program: &str, path: &str, folder: &Path) -> Result<PathBuf, String> {
+pub(crate) fn find(program: &str, path: &str, folder: &Path) -> Result<PathBuf, String> {
     let can_run = |file: &PathBuf| file.is_file() && access(file, Access::EXEC_OK).is_ok();
     if program.contains('/') {
         let file = folder.join(program);

@@ -110,7 +110,7 @@ fn check_size(what: &str, change: &impl Serialize) -> Result<(), String> {
 }
 
 /// Checks that a line of the log can hold a value.
-pub(super) fn check_value(value: &Value) -> Result<(), String> {
+pub(crate) fn check_value(value: &Value) -> Result<(), String> {
     fn keys(value: &Value) -> Result<(), String> {
         match value {
             Value::Array(items) => items.iter().try_for_each(keys),

@@ -6,6 +6,8 @@ mod death;
 mod directive_return;
 mod ending;
 mod files;
+mod mcp;
 mod processes;
 mod sandbox;
 mod support;
+mod web;

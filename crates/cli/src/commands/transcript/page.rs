@@ -101,7 +101,13 @@ impl<'e, L: Style> Page<'e, L> {
             EntryKind::Decided { call_id, who, action, reason } => {
                 let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
                 let said = format!("Decision of {who} about call ");
-                self.look.note(&[Words(&said), Name(call_id.as_str()), Words(": "), Words(action), Words(&reason)]);
+                self.look.note(&[
+                    Words(&said),
+                    Name(call_id.as_str()),
+                    Words(": "),
+                    Words(action.as_str()),
+                    Words(&reason),
+                ]);
             }
             EntryKind::Denied { details } => {
                 let details = json!(details).to_string();

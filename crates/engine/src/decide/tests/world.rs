@@ -6,8 +6,8 @@ use selvedge_log::Head;
 use selvedge_model::account::{Account, AccountStatus, Posting, PostingError, Reservation, ReservationState, post};
 use selvedge_model::answer::{Answer, End, Usage};
 use selvedge_model::event::{
-    CallOpened, CallOrigin, Decision, EffectClass, GraphBirth, ManifestChanged, ResumeMode, SuspendReason,
-    ThreadCreated, ThreadKind,
+    CallOpened, CallOrigin, Decision, DecisionAction, EffectClass, GraphBirth, ManifestChanged, ResumeMode,
+    SuspendReason, ThreadCreated, ThreadKind,
 };
 use selvedge_model::id::ReservationId;
 use selvedge_model::limits::{Cost, Limits};
@@ -350,14 +350,14 @@ impl World {
         let asked = open.iter().filter_map(|open| self.fold.call(&open.id)?.ask.clone()).next();
         let mut requests = Vec::new();
         if let Some(ask) = asked.filter(|_| self.chance.once_in(3)) {
-            requests.push(Request::Decide(decision(&ask.call_id, Decision::APPROVE, Some(ask.action_hash))));
+            requests.push(Request::Decide(decision(&ask.call_id, DecisionAction::Approve, Some(ask.action_hash))));
             // The first one counts.
-            requests.push(Request::Decide(decision(&ask.call_id, Decision::DENY, Some(ask.action_hash))));
+            requests.push(Request::Decide(decision(&ask.call_id, DecisionAction::Deny, Some(ask.action_hash))));
         }
         let in_flight =
             self.live.flights.iter().find(|flight| flight.is_in_flight()).map(|flight| flight.open.id.clone());
         if let Some(call) = in_flight.filter(|_| self.chance.once_in(3)) {
-            requests.push(Request::Settle(decision(&call, "unknown", None)));
+            requests.push(Request::Settle(decision(&call, DecisionAction::Unknown, None)));
         }
         if self.chance.once_in(7) {
             requests.push(Request::Raise { limits: Limits { turns: Some(1), ..Limits::default() } });
@@ -403,7 +403,8 @@ impl World {
             if spec.class == EffectClass::AtMostOnce {
                 let is_dispatched = known.is_some_and(|known| known.intent.is_some());
                 let is_undone = self.live.findings.get(&ready.call.id) == Some(&CallFinding::NotDone)
-                    || known.is_some_and(|known| known.decisions.iter().any(|said| said.action == "not_done"));
+                    || known
+                        .is_some_and(|known| known.decisions.iter().any(|said| said.action == DecisionAction::NotDone));
                 assert!(!is_dispatched || is_undone, "a call that may have run does not run again");
             }
         }
@@ -560,12 +561,12 @@ impl World {
             let suspends = known.and_then(|known| known.origin.as_ref()).is_none_or(CallOrigin::suspends);
             assert!(ask.is_some() || suspends, "the outcome of a hook's call needs no decision");
             let said = match ask {
-                Some(ask) if self.chance.once_in(3) => decision(id, Decision::DENY, Some(ask.action_hash)),
-                Some(ask) => decision(id, Decision::APPROVE, Some(ask.action_hash)),
+                Some(ask) if self.chance.once_in(3) => decision(id, DecisionAction::Deny, Some(ask.action_hash)),
+                Some(ask) => decision(id, DecisionAction::Approve, Some(ask.action_hash)),
                 None => match (self.chance.once_in(3), self.happened.contains_key(id)) {
-                    (true, _) => decision(id, "unknown", None),
-                    (false, true) => decision(id, "done", None),
-                    (false, false) => decision(id, "not_done", None),
+                    (true, _) => decision(id, DecisionAction::Unknown, None),
+                    (false, true) => decision(id, DecisionAction::Done, None),
+                    (false, false) => decision(id, DecisionAction::NotDone, None),
                 },
             };
             self.record(vec![Event::Decision(said)]);
@@ -591,10 +592,10 @@ impl World {
     }
 }
 
-fn decision(call: &CallId, action: &str, action_hash: Option<Digest>) -> Decision {
+fn decision(call: &CallId, action: DecisionAction, action_hash: Option<Digest>) -> Decision {
     Decision {
         call_id: call.clone(),
-        action: action.to_owned(),
+        action,
         who: "ann".to_owned(),
         action_hash,
         reason: None,

@@ -9,7 +9,7 @@ fn a_forged_request_is_consumed_and_changes_nothing() {
     let thread = harness.asked(&payer);
     let forged = Decision {
         call_id: call("p1"),
-        action: "approve".to_owned(),
+        action: DecisionAction::Approve,
         who: "mallory".to_owned(),
         action_hash: Some(Digest([9; 32])),
         reason: None,
@@ -83,7 +83,7 @@ fn a_call_that_runs_is_not_settled_by_a_request() {
     pay.meanwhile = Arc::new(move |_| {
         let done = Decision {
             call_id: call("p1"),
-            action: "done".to_owned(),
+            action: DecisionAction::Done,
             who: "bob".to_owned(),
             action_hash: None,
             reason: None,
@@ -219,7 +219,7 @@ fn an_unsealed_request_is_dropped_reported_and_changes_nothing() {
     let ask = harness.loaded(&thread).manifest.asks.remove(0);
     let approve = Decision {
         call_id: call("p1"),
-        action: "approve".to_owned(),
+        action: DecisionAction::Approve,
         who: "mallory".to_owned(),
         action_hash: Some(ask.action_hash),
         reason: None,
