@@ -35,7 +35,7 @@ const ATTEMPTS: [Basis; 40] = {
     all
 };
 /// The most parts of a batch: the positions of one transaction.
-const PARTS_MAX: usize = 4000;
+pub(crate) const PARTS_MAX: usize = 4000;
 /// How long a lost commit is asked for.
 const RESOLVE: Duration = Duration::from_secs(60);
 
@@ -362,6 +362,7 @@ fn document(
         let before = seen.threads.get(&part.thread).map(|seen| &seen.row);
         let added = Added {
             index,
+            feed: index,
             first_byte: part.before.as_ref().map_or(0, |before| before.bytes),
             lines: part.lines(),
             manifest_changed: part.manifest_changed,
@@ -416,6 +417,8 @@ fn document(
 pub(crate) struct Added<'a> {
     /// Its place among the log bytes of the batch.
     pub(crate) index: usize,
+    /// Its place among the positions of the transaction.
+    pub(crate) feed: usize,
     pub(crate) first_byte: u64,
     pub(crate) lines: std::ops::Range<u64>,
     /// Whether the stored text of the manifest changes.
@@ -459,7 +462,7 @@ pub(crate) fn thread_document(seals: &Seals, row: &Row, added: &Added<'_>, befor
         json!([hex(&erased.blob.0), reason, rows::mark(seals, "erasures", &fields)])
     });
     Ok(json!({
-        "index": added.index,
+        "index": added.index, "feed": added.feed,
         "root": row.root, "thread": thread, "number": row.number, "head": rows::to_json(&row.head)?,
         "hash": hex(&row.hash), "manifest": text, "epoch": row.epoch, "owner": row.owner, "updated_at": at,
         "posted": rows::to_json(&row.posted)?, "consumed": rows::to_json(&row.consumed)?, "mark": hex(&row.mark),

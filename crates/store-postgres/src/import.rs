@@ -1,5 +1,5 @@
-//! Importing a thread from an archive. It is staged in memory until all of it is verified; then one transaction writes every changeset by
-//! the function that commits write with, and computes the accounts that the log posted to.
+//! Importing a thread from an archive. It is staged in memory until all of it is verified; then one transaction, or a few for a very long
+//! log, writes every changeset by the function that commits write with, and the accounts that the log posted to are computed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ use selvedge_store::verify::StoredThread as _;
 use selvedge_store::{Committed, Error, Result, capabilities};
 use serde_json::json;
 
-use crate::commit::{Added, thread_document};
+use crate::commit::{Added, PARTS_MAX, thread_document};
 use crate::core::{Core, Signing, binding};
 use crate::documents::BESIDE;
 use crate::error::{Failure, bad_row};
@@ -176,6 +176,7 @@ impl<'a> Replay<'a> {
         let end = entry.head.lines;
         let added = Added {
             index: 0,
+            feed: self.documents.len() % PARTS_MAX,
             first_byte: from,
             lines: end.saturating_sub(entry.lines.len() as u64)..end,
             manifest_changed,
@@ -229,11 +230,25 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
+    /// As many changesets as one transaction has positions for, at a time: a longer log that is interrupted is there up to one of them, and
+    /// the same import continues it.
     fn write(&self, connection: &mut Connection) -> Result<(), Failure> {
-        for (batch, bytes) in &self.documents {
-            let logs: [&[u8]; 1] = [bytes];
-            connection.execute("SELECT commit_batch($1::text::jsonb, $2)", &[batch, &logs.as_slice()])?;
+        let parts: Vec<_> = self.documents.chunks(PARTS_MAX).collect();
+        for (number, part) in parts.iter().enumerate() {
+            connection.batch("BEGIN")?;
+            for (batch, bytes) in *part {
+                let logs: [&[u8]; 1] = [bytes];
+                connection.execute("SELECT commit_batch($1::text::jsonb, $2)", &[batch, &logs.as_slice()])?;
+            }
+            if number + 1 == parts.len() {
+                self.write_index(connection)?;
+            }
+            connection.batch("COMMIT")?;
         }
+        Ok(())
+    }
+
+    fn write_index(&self, connection: &mut Connection) -> Result<(), Failure> {
         let Some(row) = &self.row else { return Ok(()) };
         let root = row.root.as_str();
         for (key, request, answer) in &self.keys {
@@ -330,8 +345,7 @@ impl Core {
             }
         }
         let mut connection = self.pool.get()?;
-        connection.batch("BEGIN")?;
-        let written = replay.write(&mut connection).and_then(|()| connection.batch("COMMIT"));
+        let written = replay.write(&mut connection);
         if let Err(failure) = written {
             _ = connection.batch("ROLLBACK");
             // After a lost connection the import is repeated: it finds the thread, or imports it.

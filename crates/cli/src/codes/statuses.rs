@@ -186,7 +186,7 @@ pub(crate) const WORDS: &[Page] = &[
         code: "graph_failed",
         exits: &[Exit::Failed],
         retry: Retry::Never,
-        meaning: "A graph failed: a node failed and had no error edge, no edge could be followed, or it made `max_steps` steps.",
+        meaning: "A graph failed at a node that has no edge for it, or after `max_steps` steps.",
         cause: "The reason names the node. With `on_error: continue` a graph counts errors and continues.",
         remedies: &[
             "see its nodes: `selvedge graph show THREAD`",

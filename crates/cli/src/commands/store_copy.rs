@@ -129,11 +129,7 @@ fn copy(thread: &ThreadId, head: &Head, from: &dyn Backend, to: &dyn Backend) ->
     // What the other store says it has is what this one has.
     let (ours, theirs) = (log_of(from, thread, report.head.bytes)?, log_of(to, thread, report.head.bytes)?);
     if ours != theirs {
-        return Err(Failure::new(
-            Exit::Integrity,
-            "log_contradicted",
-            format!("the copy of `{thread}` has other bytes"),
-        ));
+        return Err(Failure::new(Exit::Integrity, "integrity", format!("the copy of `{thread}` has other bytes")));
     }
     Ok((report.arrival, report.accounts))
 }

@@ -347,9 +347,13 @@ fn with_files() -> Sandbox {
 fn a_backup_lists_what_it_does_not_include() {
     let sandbox = with_files();
     let ran = sandbox.run(&["backup", "../copy"]);
-    for text in
-        ["your keys", "/home", "agents, directives, tools, knowledge, config", "`--project`", "outside of `.ai`"]
-    {
+    for text in [
+        "your keys",
+        "/home",
+        "agents, directives, graphs, tools, knowledge, config",
+        "`--project`",
+        "outside of `.ai`",
+    ] {
         assert!(ran.stderr.contains(text), "{text}: {ran:?}");
     }
     let made = sandbox.run(&["backup", "../other", "--json"]).json();

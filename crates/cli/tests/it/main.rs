@@ -55,6 +55,7 @@ mod repair;
 mod replay;
 mod resume_tool;
 mod running;
+mod sandboxes;
 mod screens;
 mod search;
 mod semantic;

@@ -1,7 +1,5 @@
 //! Every command works on a store on PostgreSQL as it does on a local one.
 
-use std::fs;
-
 use selvedge_store_postgres::test_server;
 use serde_json::Value;
 
@@ -29,7 +27,7 @@ fn a_directive_runs_and_its_thread_is_shown_verified_and_exported() {
     let (sandbox, address) = on_a_server();
     let ended = succeeds(&sandbox, &address, &["run", "hello"]);
     let thread = ended.last().unwrap()["thread_id"].as_str().unwrap().to_owned();
-    assert_eq!(succeeds(&sandbox, &address, &["thread", "list"])[0]["thread_id"], thread.as_str());
+    assert_eq!(succeeds(&sandbox, &address, &["thread", "list"])[0]["threads"][0]["thread_id"], thread.as_str());
     assert_eq!(succeeds(&sandbox, &address, &["thread", "show", "@"])[0]["status"], "completed");
     succeeds(&sandbox, &address, &["send", "@", "and again"]);
     assert!(succeeds(&sandbox, &address, &["log", "@"]).len() > 5);
@@ -78,10 +76,7 @@ fn a_thread_is_copied_there_and_back_byte_for_byte() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let created = sandbox.run(&["--json", "thread", "new", "--agent", "guide"]).json();
     let plain = created["thread_id"].as_str().unwrap().to_owned();
-    let file = sandbox.project().join("hello.json");
-    fs::write(&file, HELLO).unwrap();
-    let appended = sandbox.run(&["append", &plain, file.to_str().unwrap()]);
-    assert_eq!(appended.code, Some(0), "{appended:?}");
+    sandbox.append(&plain, "any", HELLO);
     let copied = sandbox.run(&["--json", "store", "copy", "--from", ".", "--to", &address]);
     assert_eq!(copied.code, Some(0), "{copied:?}");
     assert_eq!(copied.records().last().unwrap()["copied"], 2, "{copied:?}");
@@ -109,7 +104,8 @@ fn a_thread_that_grew_is_continued_on_the_server_by_a_second_copy() {
     let thread =
         sandbox.run(&["--json", "run", "hello"]).records().last().unwrap()["thread_id"].as_str().unwrap().to_owned();
     let copy = || sandbox.run(&["--json", "store", "copy", "--from", ".", "--to", &address]);
-    assert_eq!(copy().records().last().unwrap()["copied"], 1);
+    let first = copy();
+    assert_eq!(first.records().last().unwrap()["copied"], 1, "{first:?}");
     assert_eq!(sandbox.run(&["send", &thread, "more"]).code, Some(0));
     let second = copy();
     assert_eq!(second.records().last().unwrap()["copied"], 1, "{second:?}");

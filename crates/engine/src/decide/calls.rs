@@ -443,8 +443,10 @@ fn permitted(
 /// Whether a call may be made. A tool that only hooks or nodes call needs no capability.
 fn permission(rules: &Rules, open: &OpenCall, tool: &dyn Tool) -> Permission {
     match rules.own_tool(open) {
-        Some(own) if own.spec().capability.is_empty() => graph::permission(open),
-        _ => rules.permission(tool, &open.arguments),
+        // A child needs the capability of every child.
+        Some(own) if open.is_of_node() && own.kind() == ToolKind::Child => rules.permission(tool, &open.arguments),
+        Some(_) => graph::permission(open),
+        None => rules.permission(tool, &open.arguments),
     }
 }
 

@@ -79,8 +79,13 @@ mod tests {
     fn tokens_stand_in_one_tree_with_the_tools_of_their_wildcards() {
         let spec = |name: &str| selvedge_tools::built_in(name, "", json!({}), EffectClass::Pure, Risk::Safe);
         let tools = [spec("look"), spec("file_read")];
-        let tokens =
-            ["tool.*", "fetch.knowledge.docs.*", "tool.look", "selvedge.sign.knowledge.notes.own", "no token!"];
+        let tokens = [
+            "tool.*",
+            "selvedge.fetch.knowledge.docs.*",
+            "tool.look",
+            "selvedge.sign.knowledge.notes.own",
+            "no token!",
+        ];
         let tokens = tokens.map(|token| match token.parse::<Capability>() {
             Ok(token) => token.to_string(),
             Err(_) => token.to_owned(),

@@ -361,7 +361,7 @@ BEGIN
         VALUES (t->>'root', t->>'thread', (t->>'version')::bigint, (t->>'first_byte')::bigint, (t->>'first_line')::bigint,
                 (t->>'lines')::bigint, logs[(t->>'index')::int + 1]);
         INSERT INTO feed (root, position, thread, version, first_line, lines)
-        VALUES (t->>'root', place + (t->>'index')::bigint, t->>'thread', (t->>'version')::bigint,
+        VALUES (t->>'root', place + (t->>'feed')::bigint, t->>'thread', (t->>'version')::bigint,
                 (t->>'first_line')::bigint, (t->>'lines')::bigint);
         IF jsonb_array_length(t->'messages') > 0 THEN
             INSERT INTO messages (root, thread, message, digest, mark)

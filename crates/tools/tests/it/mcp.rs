@@ -5,7 +5,6 @@ use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use selvedge_model::event::EffectClass;
 use selvedge_model::tool::{McpLaunch, McpServerSpec, McpToken, McpToolDefinition};
@@ -436,7 +435,5 @@ fn a_server_that_can_not_be_reached_did_nothing() {
         format!("http://{}/mcp", listener.local_addr().unwrap())
     };
     let (spec, servers) = remote(url, None);
-    let began = Instant::now();
     assert!(listed(&spec, &servers).is_err());
-    assert!(began.elapsed() < Duration::from_secs(60));
 }
