@@ -5,6 +5,7 @@
 
 mod birth;
 mod calls;
+mod decision;
 mod injected;
 mod integrity;
 mod waiting;
@@ -25,11 +26,10 @@ pub use birth::{GraphBirth, GraphPosition, Hold, NewThread, Predecessor, ThreadC
 pub use calls::{
     CallOpened, CallOrigin, EffectClass, Process, ToolFailure, ToolFailureClass, ToolIntent, ToolOutcome, TurnUsage,
 };
+pub use decision::{Decision, DecisionAction};
 pub use injected::{Injected, Place as InjectedPlace};
 pub use integrity::{BlobErased, Checkpoint, KeyRotated, LostVersions, Recovery};
-pub use waiting::{
-    Ask, Decision, DecisionAction, Probed, ProcessFate, ReconcileAnswer, ResumeMode, SuspendReason, Suspended,
-};
+pub use waiting::{Ask, Probed, ProcessFate, ReconcileAnswer, ResumeMode, SuspendReason, Suspended};
 
 /// An object whose fields are defined by its writer.
 pub type Fields = Map<String, Value>;

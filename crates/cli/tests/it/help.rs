@@ -68,6 +68,7 @@ impl Codes {
             "trouble(",
             "reached(",
             "_EXCEEDED: &str = ",
+            "PROCESS_LOST: &'static str = ",
             "termination_code: Some(",
             "done(",
         ];
@@ -162,7 +163,7 @@ fn codes_of_the_sources() -> Codes {
             if names.iter().any(|name| source.contains(name)) {
                 codes.read_standings(&source);
             }
-            if each.ends_with("engine") || path.ends_with("model/src/limits.rs") {
+            if each.ends_with("engine") || path.ends_with("model/src/limits.rs") || path.ends_with("event/waiting.rs") {
                 codes.read_causes(&source);
             }
             if path.to_string_lossy().contains("/doctor") {
@@ -253,7 +254,7 @@ fn a_code_has_one_meaning() {
             {
                 reasons.read_standings(&source);
             }
-            if each.ends_with("engine") || path.ends_with("model/src/limits.rs") {
+            if each.ends_with("engine") || path.ends_with("model/src/limits.rs") || path.ends_with("event/waiting.rs") {
                 reasons.read_causes(&source);
             }
         }
