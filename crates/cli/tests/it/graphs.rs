@@ -58,7 +58,7 @@ fn next(sandbox: &Sandbox) -> Vec<String> {
         None => words(&["graph", "run", "review"]),
         Some((thread, _)) => {
             let waits = sandbox.run(&["inbox", "--json"]).records();
-            let is_asked = |one: &Value| one["thread_id"] == thread.as_str();
+            let is_asked = |one: &Value| one["thread_id"] == thread.as_str() && one["reason"] == "approval";
             if waits.iter().any(is_asked) { words(&["approve", "--all", &thread]) } else { words(&["resume", &thread]) }
         }
     }
