@@ -2,6 +2,7 @@
 
 mod conformance;
 mod crashes;
+mod importing;
 mod lost_answers;
 mod opening;
 mod proxy;
