@@ -254,10 +254,12 @@ fn placed(graph: &Graph, cells: &[Cell], rows: &[Vec<usize>], routes: &[Route]) 
     let least = cells.iter().map(|cell| cell.x).fold(f64::INFINITY, f64::min);
     let least = if least.is_finite() { least - GAP } else { 0.0 };
     let mut tops = Vec::new();
+    let mut bottoms = Vec::new();
     let mut top = GAP;
     for row in rows {
         tops.push(top);
         let height = row.iter().map(|cell| cells[*cell].height).fold(0.0, f64::max);
+        bottoms.push(top + height);
         top += height + GAP;
     }
     let rect = |cell: usize| {
@@ -276,8 +278,9 @@ fn placed(graph: &Graph, cells: &[Cell], rows: &[Vec<usize>], routes: &[Route]) 
         let above = |rect: &Rect| (rect.middle(), rect.y);
         let mut points = vec![if route.is_back { above(&from) } else { below(&from) }];
         for bend in &bends {
-            let rect = rect(*bend);
-            let (first, second) = (above(&rect), below(&rect));
+            // Straight through the whole row, however low its own cell is: beside it are boxes.
+            let first = above(&rect(*bend));
+            let second = (first.0, bottoms[cells[*bend].rank]);
             points.extend(if route.is_back { [second, first] } else { [first, second] });
         }
         points.push(if route.is_back { below(&to) } else { above(&to) });
