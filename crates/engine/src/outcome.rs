@@ -192,7 +192,7 @@ impl Outcome {
         let outcome = match run {
             Some(run) => {
                 let meta = loaded.runs.get(run).map(|run| &run.meta);
-                Self::of_run(manifest, status, run, meta, last_words(&loaded.messages, run))
+                Self::of_run(manifest, status, run, meta, last_words(&loaded.messages, run, meta))
             }
             None => Self::of_manifest(manifest, status),
         };
@@ -212,9 +212,11 @@ impl Outcome {
     }
 }
 
-/// The last text of the model in a run.
-fn last_words<M: Borrow<Message>>(messages: &[M], run: &RunId) -> Option<String> {
-    last_text(messages.iter().map(Borrow::borrow).filter(|message| message.run_id.as_ref() == Some(run)))
+/// The last text of the model in a run; or, if the run only recorded the end of one that was lost after its answer, that answer.
+fn last_words<M: Borrow<Message>>(messages: &[M], run: &RunId, meta: Option<&RunMeta>) -> Option<String> {
+    let all = || messages.iter().map(Borrow::borrow);
+    let own = last_text(all().filter(|message| message.run_id.as_ref() == Some(run)));
+    own.or_else(|| meta.filter(|meta| meta.result.is_some()).and_then(|_| last_text(all())))
 }
 
 /// The last text of the model in messages.
@@ -228,6 +230,7 @@ impl HeldThread {
     pub(crate) fn outcome(&self, run: &RunId, text: Option<String>) -> Outcome {
         let manifest = self.fold.manifest();
         let meta = self.fold.run(run).map(|run| &run.meta);
+        let text = text.or_else(|| last_words(self.fold.conversation.messages(), run, meta));
         let outcome = Outcome::of_run(manifest, manifest.status.into(), run, meta, text);
         Outcome { cost: self.chain_cost(), incomplete: self.is_incomplete(), ..outcome }
     }
@@ -235,8 +238,7 @@ impl HeldThread {
     /// The outcome of its last run, whichever process made it.
     pub(crate) fn last_outcome(&self) -> Outcome {
         let last = self.fold.thread().runs.values().max_by_key(|run: &&Run| run.created_at);
-        let text = |run: &RunId| last_words(self.fold.conversation.messages(), run);
-        last.map_or_else(|| self.nothing_done(), |run| self.outcome(&run.run_id, text(&run.run_id)))
+        last.map_or_else(|| self.nothing_done(), |run| self.outcome(&run.run_id, None))
     }
 
     /// The outcome of the thread if there was nothing to run.

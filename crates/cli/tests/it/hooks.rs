@@ -346,6 +346,7 @@ fn the_page_of_another_thread_is_brought_by_the_id_of_the_documents_and_a_replay
     let sandbox = greeting(
         "inputs: [{name: api_thread_id, type: string, default: none}]\nhooks: [{id: inject_api_schema, event: thread_started, action: {primary: execute, item_type: knowledge, item_id: 'agent/threads/${inputs.api_thread_id}'}}]\ncontext: {system: [house/rules]}\n",
     );
+    put(&sandbox, "script.yaml", "turns:\n  - { say: Hey., repeat: forever }\n");
     let api = thread_of(&sandbox.run(&["run", "greet", "--json"]));
     let ran = sandbox.run(&["run", "greet", "--input", &format!("api_thread_id=greet/{api}"), "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");

@@ -28,9 +28,9 @@ fn the_level_is_committed_before_the_intent_or_with_the_result() {
         let sandbox = with_tool(class, "best");
         let ran = sandbox.run(&["run", "go", "--model", "scripted:script.yaml"]);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        let log = fs::read_to_string(
-            sandbox.transcript(sandbox.run(&["thread", "list", "--json"]).json()["thread_id"].as_str().unwrap()),
-        );
+        let log = fs::read_to_string(sandbox.transcript(
+            sandbox.run(&["thread", "list", "--json"]).json()["threads"][0]["thread_id"].as_str().unwrap(),
+        ));
         let log = log.unwrap();
         let place = |word: &str| log.find(&format!("\"event_type\":\"{word}\""));
         let (level, next) = (place("sandboxed").expect("it is recorded"), place(next));

@@ -197,3 +197,17 @@ fn a_turn_limit_suspends_and_says_so() {
         harness.engine.resume(&thread, Input::nothing(), &work, &selvedge_model::Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("found it")));
 }
+
+/// Its outcome had no result: the run that recorded the end had asked nothing. A graph that ran it as a child went on without its text.
+#[test]
+fn an_answer_before_a_crash_is_the_result_of_the_run_that_ends_the_thread() {
+    let harness = Harness::new();
+    let thread = harness.thread();
+    let work = agent(vec![Reply::Says("found it")], Vec::new());
+    harness.dies_after(Reason::AssistantTurnCommitted, || harness.send(&thread, Input::text("look"), &work));
+    let other = harness.another();
+    let ended = other.resumed(&thread, Input::nothing(), &agent(vec![Reply::Says("never asked")], Vec::new()));
+    assert_eq!((ended.status.status().unwrap(), ended.result.as_deref()), (Status::Completed, Some("found it")));
+    let read = selvedge_engine::outcome::get_status(&*other.store, other.engine.trust(), &thread).unwrap();
+    assert_eq!(read.result.as_deref(), Some("found it"), "the same from the log");
+}
