@@ -58,7 +58,10 @@ fn next(sandbox: &Sandbox) -> Vec<String> {
         None => words(&["graph", "run", "review"]),
         Some((thread, _)) => {
             let waits = sandbox.run(&["inbox", "--json"]).records();
-            let is_asked = |one: &Value| one["thread_id"] == thread.as_str() && one["reason"] == "approval";
+            // Without a call it is decided, and only has to be resumed.
+            let is_asked = |one: &Value| {
+                one["thread_id"] == thread.as_str() && one["reason"] == "approval" && one["call_id"].is_string()
+            };
             if waits.iter().any(is_asked) { words(&["approve", "--all", &thread]) } else { words(&["resume", &thread]) }
         }
     }
