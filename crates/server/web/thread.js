@@ -158,7 +158,7 @@ function shown(line, thread) {
     case 'decision': return [el('p', {class: 'dim'}, `Decision: ${said.action} of ${said.call_id}${said.who ? `, by ${said.who}` : ''}`)];
     case 'thread_handoff': return [el('p', {class: 'dim'}, 'Continued in ', el('a', {href: `#/thread/${encodeURIComponent(said.new_thread_id)}`}, said.new_thread_id))];
     case 'child_spawned': return [el('p', {class: 'dim'}, 'Started ', el('a', {href: `#/thread/${encodeURIComponent(said.child_thread_id ?? said.thread_id ?? '')}`}, said.child_thread_id ?? said.thread_id ?? 'a child'))];
-    case 'run_finished': return [el('p', {class: 'dim'}, `Run ended: ${said.status ?? ''} ${said.code ?? ''}`)];
+    case 'run_finished': return [el('p', {class: 'dim'}, `Run ended: ${said.meta?.termination_code ?? 'recorded'}`)];
     default: return [];
   }
 }

@@ -106,7 +106,7 @@ function find() {
         el('p', {class: 'dim', role: 'status'}, `${results.length} threads found`),
         results.map(result => el('div', {class: 'card'},
           el('a', {href: `#/thread/${encodeURIComponent(result.thread_id)}`}, result.title || result.thread_id),
-          el('div', {class: 'message'}, result.passage?.text ?? result.snippet ?? ''))));
+          el('div', {class: 'message'}, result.passage ?? ''))));
     } catch (error) {
       fill(found, problem(error));
     }
