@@ -82,7 +82,7 @@ impl Effects for PostgresStore {
         }
     }
 
-    /// The vectors are in the index ([`crate::search`]), with their passages: there is no file beside it.
+    /// The vectors are in the index (`search`), with their passages: there is no file beside it.
     fn put_embeddings(&self, _: &AgentId, _: &[Embedding]) -> Result<()> {
         Ok(())
     }
