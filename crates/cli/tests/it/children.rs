@@ -620,7 +620,9 @@ fn an_audit_while_children_spend_in_their_own_processes_finds_nothing() {
     let price = "price: { input_per_million_tokens: 1, output_per_million_tokens: 1 }\n";
     let used = "usage: { input_tokens: 1000, output_tokens: 500 }, ";
     let script = format!("{price}{}", calling(&[SPAWN_ASYNC; 3].join(", ")).replace("- { ", &format!("- {{ {used}")));
-    let turns = format!("  - {{ {used}calls: [{{ tool: pay, arguments: {{ to: anna }} }}] }}\n").repeat(6);
+    // They take a while, so that they still spend while the audits are made.
+    let turns =
+        format!("  - {{ {used}delay_ms: 100, calls: [{{ tool: pay, arguments: {{ to: anna }} }}] }}\n").repeat(6);
     let sandbox = family(&script, &format!("{price}turns:\n{turns}  - {{ {used}say: Done., repeat: forever }}\n"));
     let ran = sandbox.run(&RUN);
     assert_eq!(ran.code, Some(0), "{ran:?}");
